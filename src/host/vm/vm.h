@@ -1,0 +1,106 @@
+/* vm - one virtual machine as the host sees it: started, ready, ended.
+ *
+ *   daemon (this module) -- spawn --> sandbox-libkrun __vm-boot -- fork/exec --> VMM
+ *
+ * The VM is supervised by a process of its own (boot.c), which gets the whole plan as one frame on
+ * its stdin, everything else as inherited descriptors, and holds the other end of the control
+ * socket. Nothing outlives this process: the control socket's end of file kills the VM.
+ *
+ * States (one setter in vm.c asserts the arrows):
+ *
+ *   state     legal calls                  left when
+ *   STARTING  kill                         the agent said "ready" on iii.control -> READY;
+ *                                          or the VM ended, or boot_timeout_ms passed -> ENDED
+ *   READY     shutdown, kill               vm_shutdown -> STOPPING; the VM ended -> ENDED
+ *   STOPPING  kill                         the VM ended -> ENDED
+ *   ENDED     -                            vm_free
+ *
+ * All functions are for the loop's thread. Callbacks are never made from inside a call of this
+ * module, and none is made after vm_free().
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "base/err.h"
+
+#define VM_BOOT_TIMEOUT_MS 30000 /* no agent after this: the VM is killed and reported (S300) */
+#define VM_CONSOLE_TAIL	   4096	 /* bytes of console kept for reports … */
+#define VM_CONSOLE_LINES   32	 /* … and lines shown of them */
+#define VM_VCPUS_MAX	   64
+#define VM_MEM_MIB_MIN	   64
+
+struct vm;
+
+enum vm_backend_choice {
+	VM_BACKEND_KRUN, /* libkrun on KVM, or an error that says what is missing */
+	VM_BACKEND_QEMU, /* software emulation */
+	VM_BACKEND_AUTO, /* krun where it can run, else qemu with a warning */
+};
+
+enum vm_tier {
+	VM_TIER_HARDWARE,
+	VM_TIER_EMULATED,
+};
+
+/* What to boot. Strings and descriptors are borrowed until vm_start returns. */
+struct vm_spec {
+	const char *label; /* shown as the only argument of __vm-boot: [A-Za-z0-9._-]{1,64} */
+	enum vm_backend_choice backend;
+	uint32_t vcpus;		  /* 1..VM_VCPUS_MAX */
+	uint32_t mem_mib;	  /* >= VM_MEM_MIB_MIN */
+	int base_fd;		  /* EROFS image, opened read-only */
+	int upper_fd;		  /* ext4 disk, opened read-write; the VM is its only user */
+	char *const *env;	  /* base environment of every exec: NAME=value, NULL-terminated */
+	const char *hostname;	  /* NULL: "sandbox" */
+	uint32_t boot_timeout_ms; /* 0: VM_BOOT_TIMEOUT_MS */
+};
+
+/* Why the VM is no more. */
+enum vm_end {
+	VM_END_CLEAN,	     /* the agent announced power-off and the VMM left */
+	VM_END_STOPPED,	     /* vm_kill, or a shutdown that had to be forced */
+	VM_END_GUEST_CRASH,  /* the VMM left without an announcement: panic or reset */
+	VM_END_VMM_KILLED,   /* the VMM died of a signal that we did not send */
+	VM_END_VMM_FAILED,   /* the VMM could not start or reported an error */
+	VM_END_BOOT_TIMEOUT, /* the agent did not answer in time */
+	VM_END_BOOT_LOST,    /* __vm-boot itself died or could not start */
+};
+
+struct vm_exit {
+	enum vm_end end;
+	int signal;	  /* of the VMM, or 0 */
+	int status;	  /* exit status of the VMM, or of the guest for VM_END_CLEAN */
+	struct err why;	  /* one line with S300 and the cause; names signal, status, backend */
+	const char *tail; /* the last lines of console and VMM stderr, valid UTF-8, may be "" */
+};
+
+struct vm_callbacks {
+	void (*on_ready)(struct vm *vm, void *user);
+	/* The last callback of a VM: every process of it is gone. */
+	void (*on_exit)(struct vm *vm, const struct vm_exit *x, void *user);
+};
+
+/* Starts the boot. 0, or a negative errno with S300 in *e when it cannot even begin (no KVM, no
+ * kernel, no qemu, …): then nothing was started. `cb` must outlive the vm. */
+int vm_start(uv_loop_t *loop, const struct vm_spec *spec, const struct vm_callbacks *cb, void *user,
+	struct vm **ret, struct err *e);
+
+/* The host's end of the agent's byte stream, non-blocking; bytes sent before on_ready wait in it.
+ * Handed over: the caller closes it; a second call gives -1. */
+int vm_take_agent_fd(struct vm *vm);
+
+enum vm_tier vm_tier(const struct vm *vm);
+const char *vm_backend_name(const struct vm *vm); /* "krun" or "qemu" */
+
+/* Asks the agent to sync and power off; after grace_ms the VM is killed. on_exit follows. */
+void vm_shutdown(struct vm *vm, uint32_t grace_ms);
+/* Ends the VM at once. on_exit follows. */
+void vm_kill(struct vm *vm);
+/* Forgets the VM; kills it first if it still runs. NULL allowed. */
+void vm_free(struct vm *vm);
+
+/* Text for VM_BACKEND_*: "krun", "qemu", "auto" or -EINVAL. */
+int vm_backend_parse(const char *word, enum vm_backend_choice *ret);

@@ -1,0 +1,1 @@
+#include "mux/mux.h"

@@ -1,0 +1,61 @@
+/* main - picks the verb. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "host/config.h"
+#include "host/verbs.h"
+#include "host/vm/boot.h"
+
+static const char help_text[] =
+	"Usage: sandbox-libkrun COMMAND [OPTION]…\n"
+	"\n"
+	"Runs code you don't trust in a small virtual machine of its own.\n"
+	"\n"
+	"Commands:\n"
+	"  run      run a piece of code or a program in a fresh VM and print what it prints\n"
+	"  image    get, list and remove the images that VMs boot from\n"
+	"  doctor   say what this host can do, and what to install or change\n"
+	"\n"
+	"Options:\n"
+	"  --version   print the version and leave\n"
+	"  --help      print this text and leave; 'COMMAND --help' tells more\n"
+	"\n"
+	"First steps:\n"
+	"  sandbox-libkrun doctor\n"
+	"  sandbox-libkrun image pull python\n"
+	"  sandbox-libkrun run --image python --lang python --code 'print(6*7)'\n";
+
+static const struct {
+	const char *name;
+	int (*run)(int argc, char **argv);
+} verbs[] = {
+	{"run", verb_run}, {"image", verb_image}, {"doctor", verb_doctor},
+	{"__vm-boot", vm_boot_main}, /* the supervisor of one VM; started by vm.c only */
+};
+
+int main(int argc, char **argv)
+{
+	log_init(LOG_WARN);
+	if (argc < 2) {
+		fputs(help_text, stderr);
+		return EXIT_USAGE;
+	}
+	if (str_eq(argv[1], "--help") || str_eq(argv[1], "-h") || str_eq(argv[1], "help")) {
+		fputs(help_text, stdout);
+		return EXIT_OK;
+	}
+	if (str_eq(argv[1], "--version")) {
+		puts("sandbox-libkrun " SANDBOX_VERSION);
+		return EXIT_OK;
+	}
+	for (size_t i = 0; i < ARRAY_LEN(verbs); i++)
+		if (str_eq(argv[1], verbs[i].name))
+			return verbs[i].run(argc - 1, argv + 1);
+	fprintf(stderr,
+		"sandbox-libkrun: there is no command '%s'; 'sandbox-libkrun --help' lists them\n",
+		argv[1]);
+	return EXIT_USAGE;
+}

@@ -8,10 +8,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <sys/param.h> /* MIN, MAX: libuv includes it too */
 
 #define ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
-#define MIN(a, b)    ((a) < (b) ? (a) : (b))
-#define MAX(a, b)    ((a) > (b) ? (a) : (b))
 
 /* The struct that holds member `m` at address `p`. */
 #define CONTAINER_OF(p, type, m) ((type *)((char *)(p)-offsetof(type, m)))

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static void out_of_memory(void)
+_Noreturn void mem_exhausted(void)
 {
 	static const char text[] = "out of memory\n";
 
@@ -17,7 +17,7 @@ void *xmalloc(size_t size)
 	void *p = malloc(size ? size : 1);
 
 	if (!p)
-		out_of_memory();
+		mem_exhausted();
 	return p;
 }
 
@@ -26,7 +26,7 @@ void *xcalloc(size_t n, size_t size)
 	void *p = calloc(n ? n : 1, size ? size : 1);
 
 	if (!p)
-		out_of_memory();
+		mem_exhausted();
 	return p;
 }
 
@@ -35,10 +35,10 @@ void *xrealloc(void *p, size_t n, size_t size)
 	size_t bytes;
 
 	if (__builtin_mul_overflow(n, size, &bytes))
-		out_of_memory();
+		mem_exhausted();
 	p = realloc(p, bytes ? bytes : 1);
 	if (!p)
-		out_of_memory();
+		mem_exhausted();
 	return p;
 }
 
@@ -64,7 +64,7 @@ char *xasprintf(const char *fmt, ...)
 
 	va_start(ap, fmt);
 	if (vasprintf(&s, fmt, ap) < 0)
-		out_of_memory();
+		mem_exhausted();
 	va_end(ap);
 	return s;
 }

@@ -26,6 +26,9 @@
 		stolen_;                                                                           \
 	})
 
+/* Says so and ends the process: for a library's small allocation that failed. */
+_Noreturn void mem_exhausted(void);
+
 void *xmalloc(size_t size);
 void *xcalloc(size_t n, size_t size); /* zeroed; overflow of n*size ends the process */
 void *xrealloc(void *p, size_t n, size_t size);

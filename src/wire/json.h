@@ -2,6 +2,8 @@
  *
  * json-c keeps the whole uint64 range and is fast, but accepts more than JSON: json_parse() checks
  * UTF-8 (RFC 8259 §8.1), depth, NaN/Infinity, duplicate member names and trailing bytes itself.
+ * It also refuses what would not survive: integers of more than 64 bits, numbers beyond a double,
+ * lone surrogates, member names with U+0000.
  * The field readers report `missing field `name`` and wrong types by member name, in the words that
  * the sandbox contract §1.0 promises. They never convert between types.
  */

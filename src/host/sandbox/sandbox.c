@@ -114,9 +114,8 @@ int sandbox_create(uv_loop_t *loop, const struct sandbox_spec *spec,
 	sb->loop = loop;
 	sb->cb = cb;
 	sb->user = user;
-	upper = upper_create(spec->disk_bytes ? spec->disk_bytes : SANDBOX_DISK_BYTES, e);
-	r = upper;
-	if (r >= 0) {
+	r = upper_new(spec->disk_bytes ? spec->disk_bytes : UPPER_SIZE_DEFAULT, &upper, e);
+	if (r == 0) {
 		struct vm_spec vs = {
 			.label = spec->label,
 			.backend = spec->backend,

@@ -32,10 +32,8 @@ struct sandbox_spec {
 	uint32_t mem_mib;
 	struct image *image; /* borrowed until sandbox_create returns */
 	char *const *env;    /* on top of the image's environment; NAME=value, may be NULL */
-	uint64_t disk_bytes; /* size of the writable disk; 0: SANDBOX_DISK_BYTES */
+	uint64_t disk_bytes; /* size of the writable disk, within upper.h's limits; 0: 8 GiB */
 };
-
-#define SANDBOX_DISK_BYTES (8ull << 30) /* a guest that fills it sees ENOSPC */
 
 struct sandbox_callbacks {
 	void (*on_ready)(struct sandbox *sb, void *user);

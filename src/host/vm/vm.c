@@ -1,1 +1,530 @@
+/* The daemon's side of one VM: a process to watch, a socket for lines, a pipe that tells when the
+ * last process of the VM is gone, and a timer behind everything that is promised.
+ *
+ * The supervisor reports how the VM ended in its last line; when that line is missing the
+ * supervisor itself died. on_exit is made when the supervisor is collected, its socket is at its
+ * end and the life pipe too, so that nothing of the VM runs any more. Should a process escape the
+ * supervisor's death, LIFE_GRACE_MS bounds the wait.
+ *
+ * The timer is the second line: the supervisor keeps all deadlines itself and is killed only when
+ * it does not keep one (its death takes the VMM along).
+ */
 #include "host/vm/vm.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "host/vm/backend.h"
+#include "host/vm/boot.h"
+#include "host/vm/bootdisk.h"
+#include "host/vm/control.h"
+#include "host/vm/kernel.h"
+#include "host/vm/plan.h"
+#include "host/vm/qemu.h"
+
+#define BOOT_LATE_MS  10000 /* after the supervisor's own deadline */
+#define KILL_LATE_MS  5000
+#define LIFE_GRACE_MS 5000
+
+enum vm_state {
+	VM_STARTING,
+	VM_READY,
+	VM_STOPPING,
+	VM_ENDED,
+};
+
+struct vm {
+	enum vm_state state;
+	const struct vm_backend *be;
+	const struct vm_callbacks *cb;
+	void *user;
+	int agent_fd;
+
+	uv_process_t boot;
+	uv_pipe_t control, life;
+	uv_timer_t timer;
+	int handles; /* open ones of the four */
+
+	struct control_lines lines;
+	struct control_event exited; /* the supervisor's report, when `reported` */
+	bool reported, gone, control_end, life_end;
+	bool kill_asked; /* or a shutdown that was forced */
+	bool closing, freed, in_exit_callback;
+	int64_t boot_status;
+	int boot_signal;
+};
+
+static void set_state(struct vm *vm, enum vm_state to)
+{
+	static const bool arrow[VM_ENDED + 1][VM_ENDED + 1] = {
+		[VM_STARTING] = {[VM_READY] = true, [VM_ENDED] = true},
+		[VM_READY] = {[VM_STOPPING] = true, [VM_ENDED] = true},
+		[VM_STOPPING] = {[VM_ENDED] = true},
+	};
+
+	if (!arrow[vm->state][to])
+		abort();
+	vm->state = to;
+}
+
+static void release(struct vm *vm)
+{
+	fd_close(&vm->agent_fd);
+	buf_done(&vm->lines.partial);
+	control_event_done(&vm->exited);
+	free(vm);
+}
+
+/* --- the end --- */
+
+static void fill_exit(const struct vm *vm, struct vm_exit *x)
+{
+	*x = (struct vm_exit){.tail = ""};
+	if (vm->reported) {
+		x->end = vm->exited.end;
+		x->signal = vm->exited.signal;
+		x->status = vm->exited.status;
+		x->why = vm->exited.why;
+		x->tail = vm->exited.tail;
+	} else if (vm->kill_asked) {
+		x->end = VM_END_STOPPED;
+		err_set(&x->why, "S300", EIO, "the VM was killed");
+	} else {
+		x->end = VM_END_BOOT_LOST;
+		err_set(&x->why, "S300", EIO,
+			"the VM's supervisor (" BOOT_ENTRY
+			", backend %s) ended without a report: %s %lld",
+			vm->be->name, vm->boot_signal ? "signal" : "exit status",
+			vm->boot_signal ? (long long)vm->boot_signal : (long long)vm->boot_status);
+	}
+}
+
+static void on_closed(uv_handle_t *h)
+{
+	struct vm *vm = h->data;
+	struct vm_exit x;
+
+	if (--vm->handles > 0)
+		return;
+	if (!vm->freed) {
+		set_state(vm, VM_ENDED);
+		fill_exit(vm, &x);
+		vm->in_exit_callback = true;
+		vm->cb->on_exit(vm, &x, vm->user);
+		vm->in_exit_callback = false;
+	}
+	if (vm->freed)
+		release(vm);
+}
+
+static void close_all(struct vm *vm)
+{
+	uv_handle_t *all[] = {(uv_handle_t *)&vm->boot, (uv_handle_t *)&vm->control,
+		(uv_handle_t *)&vm->life, (uv_handle_t *)&vm->timer};
+
+	if (vm->closing)
+		return;
+	vm->closing = true;
+	for (size_t i = 0; i < ARRAY_LEN(all); i++)
+		uv_close(all[i], on_closed);
+}
+
+static void on_life_late(uv_timer_t *t)
+{
+	close_all(t->data);
+}
+
+static void maybe_ended(struct vm *vm)
+{
+	if (!vm->gone || !vm->control_end)
+		return;
+	if (vm->life_end)
+		close_all(vm);
+	else
+		uv_timer_start(&vm->timer, on_life_late, LIFE_GRACE_MS, 0);
+}
+
+static void on_boot_exit(uv_process_t *p, int64_t status, int signal)
+{
+	struct vm *vm = p->data;
+
+	vm->gone = true;
+	vm->boot_status = status;
+	vm->boot_signal = signal;
+	maybe_ended(vm);
+}
+
+static void on_late(uv_timer_t *t)
+{
+	struct vm *vm = t->data;
+
+	if (!vm->gone)
+		uv_process_kill(&vm->boot, SIGKILL);
+}
+
+static void set_alarm(struct vm *vm, uint64_t ms)
+{
+	if (!vm->gone && !vm->closing)
+		uv_timer_start(&vm->timer, on_late, ms, 0);
+}
+
+/* --- streams --- */
+
+static int on_line(char *line, size_t len, void *user)
+{
+	struct vm *vm = user;
+	struct control_event ev;
+
+	if (vm->reported || control_event_parse(line, len, &ev, NULL) < 0)
+		return -EPROTO;
+	if (ev.kind == CONTROL_EVENT_EXITED) {
+		vm->exited = ev;
+		vm->reported = true;
+		set_alarm(vm, KILL_LATE_MS);
+	} else if (ev.kind == CONTROL_EVENT_READY && vm->state == VM_STARTING) {
+		uv_timer_stop(&vm->timer);
+		set_state(vm, VM_READY);
+		if (!vm->freed && !vm->kill_asked)
+			vm->cb->on_ready(vm, vm->user);
+	}
+	return 0;
+}
+
+/* One buffer for all VMs: it is used up inside the callback that filled it. */
+static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *ret)
+{
+	static char chunk[16384];
+
+	(void)h;
+	(void)suggested;
+	*ret = uv_buf_init(chunk, sizeof(chunk));
+}
+
+static void on_control(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
+{
+	struct vm *vm = s->data;
+
+	if (n > 0 && control_feed(&vm->lines, buf->base, (size_t)n, on_line, vm) < 0)
+		n = UV_EPROTO;
+	if (n >= 0)
+		return;
+	uv_read_stop(s);
+	vm->control_end = true;
+	/* No lines, no supervision: whatever it still does, it is over. */
+	if (n == UV_EPROTO && !vm->gone)
+		uv_process_kill(&vm->boot, SIGKILL);
+	else
+		set_alarm(vm, KILL_LATE_MS);
+	maybe_ended(vm);
+}
+
+static void on_life(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
+{
+	struct vm *vm = s->data;
+
+	(void)buf;
+	if (n >= 0)
+		return; /* nobody writes here; what a hostile VMM writes is not looked at */
+	uv_read_stop(s);
+	vm->life_end = true;
+	maybe_ended(vm);
+}
+
+static void send_cmd(struct vm *vm, const struct control_cmd *c)
+{
+	cleanup_buf struct buf line;
+	uv_buf_t b;
+
+	buf_init(&line, CONTROL_GUEST_LINE_MAX);
+	if (vm->control_end || control_cmd_add(&line, c) < 0)
+		return;
+	b = uv_buf_init((char *)line.data, (unsigned)line.len);
+	/* A few dozen bytes into a socket that is read at once; the alarm is behind it. */
+	uv_try_write((uv_stream_t *)&vm->control, &b, 1);
+}
+
+/* --- the start --- */
+
+/* What vm_start has open until the supervisor has it. */
+struct launch {
+	struct plan plan;
+	struct kernel kernel;
+	int boot_disk;			   /* not owned */
+	int frame;			   /* the plan as a file: stdin */
+	int control[2], agent[2], life[2]; /* near, far */
+};
+
+static void launch_init(struct launch *l)
+{
+	*l = (struct launch){.kernel = {.fd = -1},
+		.boot_disk = -1,
+		.frame = -1,
+		.control = {-1, -1},
+		.agent = {-1, -1},
+		.life = {-1, -1}};
+}
+
+static void launch_done(struct launch *l)
+{
+	plan_done(&l->plan);
+	fd_close(&l->kernel.fd);
+	fd_close(&l->frame);
+	for (int i = 0; i < 2; i++) {
+		fd_close(&l->control[i]);
+		fd_close(&l->agent[i]);
+		fd_close(&l->life[i]);
+	}
+}
+#define cleanup_launch __attribute__((cleanup(launch_done)))
+
+static int copy_word(const char *what, char *dst, size_t size, const char *src, struct err *e)
+{
+	if (!src || strlen(src) >= size)
+		return err_set(e, "S300", EINVAL, "the %s of a VM has to be 1 to %zu characters",
+			what, size - 1);
+	memcpy(dst, src, strlen(src) + 1);
+	return 0;
+}
+
+static int plan_disk(struct plan *p, const char *role, int fd, bool readonly, struct err *e)
+{
+	struct plan_disk *d = &p->disks[p->n_disks];
+	struct stat st;
+	int r;
+
+	*d = (struct plan_disk){.fd = PLAN_FD_FIRST + 1 + (int)p->n_disks, .readonly = readonly};
+	snprintf(d->role, sizeof(d->role), "%s", role);
+	if (fstat(fd, &st) < 0)
+		return err_set(e, "S300", errno, "the disk %s of the VM: %s", role, err_str(errno));
+	/* The first disk is the kernel's root by its place; the others are found by serial. */
+	if (p->n_disks == 0)
+		snprintf(d->serial, sizeof(d->serial), "boot");
+	else if ((r = plan_serial(fd, d->serial, e)) < 0)
+		return r;
+	d->throwaway = !readonly && st.st_nlink == 0;
+	p->n_disks++;
+	return 0;
+}
+
+static int make_plan(
+	struct launch *l, const struct vm_backend *be, const struct vm_spec *s, struct err *e)
+{
+	struct plan *p = &l->plan;
+	int r;
+
+	if ((r = bootdisk_fd(&l->boot_disk, e)) < 0 || (r = kernel_open(&l->kernel, e)) < 0)
+		return r;
+	if (be == &vm_backend_qemu && l->kernel.format == PLAN_KERNEL_ELF && !l->kernel.pvh)
+		return err_set(e, "S300", EINVAL,
+			"the kernel has no PVH note, so qemu cannot start it (built without "
+			"CONFIG_PVH)");
+	if ((r = copy_word("label", p->label, sizeof(p->label), s->label, e)) < 0 ||
+		(r = copy_word("backend", p->backend, sizeof(p->backend), be->name, e)) < 0 ||
+		(r = copy_word("hostname", p->hostname, sizeof(p->hostname),
+			 s->hostname ? s->hostname : "sandbox", e)) < 0)
+		return r;
+	p->vmm = be->vmm(e);
+	if (!p->vmm)
+		return -ENOENT;
+	p->vcpus = s->vcpus;
+	p->mem_mib = s->mem_mib;
+	p->boot_timeout_ms = s->boot_timeout_ms ? s->boot_timeout_ms : VM_BOOT_TIMEOUT_MS;
+	p->tsc_khz = be == &vm_backend_qemu ? qemu_tsc_khz() : 0;
+	p->kernel_fd = PLAN_FD_FIRST;
+	p->kernel_format = l->kernel.format;
+	p->env = strv_dup(s->env);
+	if ((r = plan_disk(p, "boot", l->boot_disk, true, e)) < 0 ||
+		(r = plan_disk(p, "base", s->base_fd, true, e)) < 0)
+		return r;
+	return plan_disk(p, "upper", s->upper_fd, false, e);
+}
+
+static int open_frame(struct launch *l, struct err *e)
+{
+	cleanup_buf struct buf frame;
+	int r;
+
+	buf_init(&frame, PLAN_FRAME_MAX + PLAN_FRAME_HDR);
+	if ((r = plan_encode(&l->plan, &frame, e)) < 0)
+		return r;
+	l->frame = fd_sealed("plan", frame.data, frame.len);
+	if (l->frame < 0 || lseek(l->frame, 0, SEEK_SET) < 0)
+		return err_set(e, "S300", l->frame < 0 ? -l->frame : errno,
+			"cannot write the plan of the VM");
+	return 0;
+}
+
+static int open_streams(struct launch *l, struct err *e)
+{
+	int r;
+
+	if ((r = fd_socketpair(l->control)) < 0 || (r = fd_socketpair(l->agent)) < 0)
+		return err_set(e, "S300", r, "cannot connect the VM: %s", err_str(r));
+	if (pipe2(l->life, O_CLOEXEC) < 0)
+		return err_set(e, "S300", errno, "cannot connect the VM: %s", err_str(errno));
+	r = fd_set_nonblock(l->agent[0], true);
+	return r < 0 ? err_set(e, "S300", r, "cannot connect the VM: %s", err_str(r)) : 0;
+}
+
+static int spawn(uv_loop_t *loop, struct vm *vm, const struct launch *l, const struct vm_spec *s,
+	struct err *e)
+{
+	uv_stdio_container_t io[PLAN_FD_FIRST + 4] = {
+		[0] = {.flags = UV_INHERIT_FD, .data.fd = l->frame},
+		[1] = {.flags = UV_IGNORE},
+		[2] = {.flags = UV_INHERIT_FD, .data.fd = 2},
+		[PLAN_FD_CONTROL] = {.flags = UV_INHERIT_FD, .data.fd = l->control[1]},
+		[PLAN_FD_AGENT] = {.flags = UV_INHERIT_FD, .data.fd = l->agent[1]},
+		[PLAN_FD_LIFE] = {.flags = UV_INHERIT_FD, .data.fd = l->life[1]},
+		[PLAN_FD_FIRST] = {.flags = UV_INHERIT_FD, .data.fd = l->kernel.fd},
+		[PLAN_FD_FIRST + 1] = {.flags = UV_INHERIT_FD, .data.fd = l->boot_disk},
+		[PLAN_FD_FIRST + 2] = {.flags = UV_INHERIT_FD, .data.fd = s->base_fd},
+		[PLAN_FD_FIRST + 3] = {.flags = UV_INHERIT_FD, .data.fd = s->upper_fd},
+	};
+	const char *level = getenv("SANDBOX_LOG");
+	cleanup_free char *log = level ? xasprintf("SANDBOX_LOG=%s", level) : NULL;
+	char *env[] = {log, NULL};
+	char *argv[] = {(char *)"sandbox-libkrun", (char *)BOOT_ENTRY, (char *)l->plan.label, NULL};
+	uv_process_options_t o = {
+		.exit_cb = on_boot_exit,
+		.file = "/proc/self/exe",
+		.args = argv,
+		.env = env,
+		/* Its own session: a terminal's ^C is for the daemon, which ends its VMs. */
+		.flags = UV_PROCESS_DETACHED,
+		.stdio = io,
+		.stdio_count = ARRAY_LEN(io),
+	};
+	int r = uv_spawn(loop, &vm->boot, &o);
+
+	return r < 0 ? err_set(e, "S300", -r, "cannot start the VM's supervisor: %s", err_str(r))
+		     : 0;
+}
+
+/* Hands the near ends over to the loop. After this only close_all() ends the vm. */
+static int attach(
+	uv_loop_t *loop, struct vm *vm, struct launch *l, const struct vm_spec *s, struct err *e)
+{
+	int r;
+
+	uv_timer_init(loop, &vm->timer);
+	uv_pipe_init(loop, &vm->control, 0);
+	uv_pipe_init(loop, &vm->life, 0);
+	vm->boot.data = vm->timer.data = vm->control.data = vm->life.data = vm;
+	r = spawn(loop, vm, l, s, e);
+	/* uv_spawn initialised its handle either way. */
+	vm->handles = 4;
+	if (r < 0)
+		return r;
+	r = uv_pipe_open(&vm->control, l->control[0]);
+	if (r == 0)
+		l->control[0] = -1;
+	if (r == 0 && (r = uv_pipe_open(&vm->life, l->life[0])) == 0)
+		l->life[0] = -1;
+	if (r == 0)
+		r = uv_read_start((uv_stream_t *)&vm->control, on_alloc, on_control);
+	if (r == 0)
+		r = uv_read_start((uv_stream_t *)&vm->life, on_alloc, on_life);
+	return r < 0 ? err_set(e, "S300", -r, "cannot watch the VM: %s", err_str(r)) : 0;
+}
+
+int vm_start_on(const struct vm_backend *be, uv_loop_t *loop, const struct vm_spec *spec,
+	const struct vm_callbacks *cb, void *user, struct vm **ret, struct err *e)
+{
+	cleanup_launch struct launch l;
+	struct vm *vm;
+	int r;
+
+	launch_init(&l);
+	if ((r = make_plan(&l, be, spec, e)) < 0 || (r = open_frame(&l, e)) < 0 ||
+		(r = open_streams(&l, e)) < 0)
+		return r;
+	vm = xcalloc(1, sizeof(*vm));
+	vm->be = be;
+	vm->cb = cb;
+	vm->user = user;
+	vm->agent_fd = STEAL_FD(l.agent[0]);
+	buf_init(&vm->lines.partial, CONTROL_BOOT_LINE_MAX);
+	r = attach(loop, vm, &l, spec, e);
+	if (r < 0) {
+		vm_free(vm);
+		return r;
+	}
+	uv_timer_start(&vm->timer, on_late, (uint64_t)l.plan.boot_timeout_ms + BOOT_LATE_MS, 0);
+	*ret = vm;
+	return 0;
+}
+
+int vm_start(uv_loop_t *loop, const struct vm_spec *spec, const struct vm_callbacks *cb, void *user,
+	struct vm **ret, struct err *e)
+{
+	const struct vm_backend *be;
+	int r = vm_backend_choose(spec->backend, &be, e);
+
+	return r < 0 ? r : vm_start_on(be, loop, spec, cb, user, ret, e);
+}
+
+/* --- while it runs --- */
+
+int vm_take_agent_fd(struct vm *vm)
+{
+	return STEAL_FD(vm->agent_fd);
+}
+
+enum vm_tier vm_tier(const struct vm *vm)
+{
+	return vm->be->tier;
+}
+
+const char *vm_backend_name(const struct vm *vm)
+{
+	return vm->be->name;
+}
+
+void vm_shutdown(struct vm *vm, uint32_t grace_ms)
+{
+	struct control_cmd c = {.kind = CONTROL_CMD_SHUTDOWN, .grace_ms = grace_ms};
+
+	if (vm->state != VM_READY)
+		return;
+	set_state(vm, VM_STOPPING);
+	send_cmd(vm, &c);
+	set_alarm(vm, (uint64_t)grace_ms + KILL_LATE_MS);
+}
+
+void vm_kill(struct vm *vm)
+{
+	struct control_cmd c = {.kind = CONTROL_CMD_KILL};
+
+	if (vm->state == VM_ENDED || vm->kill_asked)
+		return;
+	vm->kill_asked = true;
+	send_cmd(vm, &c);
+	set_alarm(vm, KILL_LATE_MS);
+}
+
+void vm_free(struct vm *vm)
+{
+	if (!vm)
+		return;
+	vm->freed = true;
+	if (vm->handles == 0 && !vm->in_exit_callback) {
+		release(vm);
+		return;
+	}
+	if (vm->closing)
+		return; /* on_closed releases it */
+	if (uv_is_active((uv_handle_t *)&vm->boot) && !vm->gone)
+		uv_process_kill(&vm->boot, SIGKILL);
+	else
+		close_all(vm);
+}

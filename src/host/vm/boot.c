@@ -1,0 +1,574 @@
+/* One process a VM, one thread, one ppoll() loop.
+ *
+ *   BOOTING   --"ready"-->  RUNNING  --shutdown-->  STOPPING
+ *      |                       |                       |
+ *      +-----------------------+--------"exit"---------+-->  LEAVING
+ *
+ * In every phase the VMM may end; what that means is decided in judge(). A decision of our own (a
+ * kill, a deadline, a breach of protocol) is recorded first and then carried out with SIGKILL, so
+ * that the death that follows is never taken for a crash.
+ *
+ * What the guest and the VMM print is always read, at once and to the end, and all but the last few
+ * KiB is thrown away: a flood costs processor time, no memory, and never blocks the guest.
+ *
+ * Under qemu the kernel may die before its first process, which is no fault of the guest (vmm.md
+ * §7): such a boot is repeated once. It must not have begun to read iii.env, which the agent does
+ * first; then nothing of the agent's byte stream has been taken either, and the second VMM gets
+ * the same streams as the first.
+ */
+#include "host/vm/boot.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "base/utf8.h"
+#include "host/vm/confine.h"
+#include "host/vm/control.h"
+#include "host/vm/tail.h"
+#include "host/vm/vmm.h"
+
+#define NEVER	   INT64_MAX
+#define READ_CHUNK 16384
+#define DRAIN_MAX  64 /* chunks read of a dead VMM's pipes: more than a pipe holds */
+
+enum phase {
+	PHASE_BOOTING,
+	PHASE_RUNNING,
+	PHASE_STOPPING,
+	PHASE_LEAVING,
+};
+
+struct boot {
+	struct plan plan;
+	const struct vm_backend *be;
+	struct vmm vmm;
+	enum phase phase;
+	int64_t deadline_ms;
+	bool retried;
+	bool agent_open; /* PLAN_FD_AGENT is kept for a second boot */
+
+	struct tail console, messages;
+	struct control_lines from_daemon, from_guest;
+	unsigned guest_lines;
+	struct buf env; /* the frame for iii.env */
+	size_t env_sent;
+
+	bool announced; /* the guest said how it leaves */
+	int guest_status;
+
+	bool decided; /* we end it, for … */
+	enum vm_end end;
+	struct err why;
+};
+
+static int64_t now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* --- decisions --- */
+
+static void decide(struct boot *b, enum vm_end end, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+
+/* Ends the VM for a reason of ours; the first one counts. */
+static void decide(struct boot *b, enum vm_end end, const char *fmt, ...)
+{
+	char text[512];
+	va_list ap;
+
+	vmm_kill(&b->vmm);
+	if (b->decided)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	b->decided = true;
+	b->end = end;
+	b->deadline_ms = NEVER;
+	err_set(&b->why, "S300", EIO, "%s", text);
+}
+
+static void on_deadline(struct boot *b)
+{
+	switch (b->phase) {
+	case PHASE_BOOTING:
+		decide(b, VM_END_BOOT_TIMEOUT,
+			"the agent did not answer within %u ms of the VM's start (backend %s)",
+			b->plan.boot_timeout_ms, b->be->name);
+		break;
+	case PHASE_STOPPING:
+		decide(b, VM_END_STOPPED,
+			"the guest did not leave in the time it was given and was killed");
+		break;
+	case PHASE_LEAVING:
+		decide(b, VM_END_STOPPED,
+			"the guest said it would leave, but was still there %d ms later and was "
+			"killed",
+			BOOT_POWER_OFF_MS);
+		break;
+	case PHASE_RUNNING:
+		break;
+	}
+}
+
+/* --- lines --- */
+
+static void tell_daemon(const struct control_event *ev)
+{
+	cleanup_buf struct buf line;
+	size_t done = 0;
+
+	buf_init(&line, CONTROL_BOOT_LINE_MAX);
+	if (control_event_add(&line, ev) < 0)
+		return;
+	while (done < line.len) {
+		ssize_t n = send(PLAN_FD_CONTROL, line.data + done, line.len - done, MSG_NOSIGNAL);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return; /* the daemon is gone, and its death ends us */
+		done += (size_t)n;
+	}
+}
+
+/* Best effort: a guest that does not read its port runs into a deadline. */
+static void tell_guest(struct boot *b, const char *line)
+{
+	if (b->vmm.control >= 0)
+		send(b->vmm.control, line, strlen(line), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+static int on_daemon_line(char *line, size_t len, void *user)
+{
+	struct boot *b = user;
+	struct control_cmd c;
+	struct err e = ERR_INIT;
+
+	if (control_cmd_parse(line, len, &c, &e) < 0) {
+		decide(b, VM_END_STOPPED, "bad command from the daemon: %s", e.text);
+		return -EPROTO;
+	}
+	if (c.kind == CONTROL_CMD_KILL) {
+		decide(b, VM_END_STOPPED, "the VM was killed as asked");
+	} else if (b->phase == PHASE_LEAVING) {
+		b->deadline_ms = MIN(b->deadline_ms, now_ms() + c.grace_ms);
+	} else {
+		tell_guest(b, CONTROL_GUEST_SHUTDOWN);
+		b->phase = PHASE_STOPPING;
+		b->deadline_ms = now_ms() + c.grace_ms;
+	}
+	return 0;
+}
+
+static void on_guest_ready(struct boot *b, const struct control_guest *g)
+{
+	struct control_event ev = {.kind = CONTROL_EVENT_READY, .boot_us = g->boot_us};
+
+	if (b->phase != PHASE_BOOTING)
+		return;
+	b->phase = PHASE_RUNNING;
+	b->deadline_ms = NEVER;
+	tell_daemon(&ev);
+}
+
+static int on_guest_line(char *line, size_t len, void *user)
+{
+	struct boot *b = user;
+	struct control_guest g;
+	struct err e = ERR_INIT;
+
+	if (++b->guest_lines > CONTROL_GUEST_COUNT) {
+		decide(b, VM_END_GUEST_CRASH,
+			"the guest broke the protocol of iii.control: more than %d lines",
+			CONTROL_GUEST_COUNT);
+		return -EPROTO;
+	}
+	if (control_guest_parse(line, len, &g, &e) < 0) {
+		decide(b, VM_END_GUEST_CRASH, "the guest broke the protocol of iii.control: %.300s",
+			e.text);
+		return -EPROTO;
+	}
+	if (g.kind == CONTROL_GUEST_READY) {
+		on_guest_ready(b, &g);
+	} else if (!b->announced) {
+		b->announced = true;
+		b->guest_status = g.status;
+		if (b->phase != PHASE_STOPPING)
+			b->deadline_ms = now_ms() + BOOT_POWER_OFF_MS;
+		b->phase = PHASE_LEAVING;
+		tell_guest(b, CONTROL_GUEST_ACK);
+	}
+	return 0;
+}
+
+/* --- streams --- */
+
+static void read_daemon(struct boot *b)
+{
+	char chunk[1024];
+	ssize_t n = recv(PLAN_FD_CONTROL, chunk, sizeof(chunk), MSG_DONTWAIT);
+
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (n <= 0) {
+		decide(b, VM_END_STOPPED, "the daemon is gone");
+		return;
+	}
+	if (control_feed(&b->from_daemon, chunk, (size_t)n, on_daemon_line, b) == -EMSGSIZE)
+		decide(b, VM_END_STOPPED, "an overlong command from the daemon");
+}
+
+/* Reads once. False when there is nothing more for now; the end of the stream closes it. */
+static bool read_stream(int *fd, struct tail *t)
+{
+	static char chunk[READ_CHUNK];
+	ssize_t n = *fd < 0 ? 0 : read(*fd, chunk, sizeof(chunk));
+
+	if (n > 0)
+		tail_add(t, chunk, (size_t)n);
+	else if (n == 0 || (errno != EAGAIN && errno != EINTR))
+		fd_close(fd);
+	return n > 0;
+}
+
+static bool read_guest(struct boot *b)
+{
+	char chunk[1024];
+	ssize_t n = b->vmm.control < 0 ? 0 : read(b->vmm.control, chunk, sizeof(chunk));
+
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return false;
+	if (n <= 0) {
+		fd_close(&b->vmm.control);
+		return false;
+	}
+	if (control_feed(&b->from_guest, chunk, (size_t)n, on_guest_line, b) == -EMSGSIZE)
+		decide(b, VM_END_GUEST_CRASH,
+			"the guest broke the protocol of iii.control: a line of more than %d bytes",
+			CONTROL_GUEST_LINE_MAX);
+	return !b->decided;
+}
+
+static void write_env(struct boot *b)
+{
+	ssize_t n = send(b->vmm.env, b->env.data + b->env_sent, b->env.len - b->env_sent,
+		MSG_NOSIGNAL | MSG_DONTWAIT);
+
+	if (n > 0)
+		b->env_sent += (size_t)n;
+	else if (n < 0 && errno != EAGAIN && errno != EINTR)
+		b->env_sent = b->env.len; /* nobody reads it any more */
+}
+
+/* --- the VMM's life --- */
+
+static int start(struct boot *b, struct err *e)
+{
+	struct timespec t;
+	int r;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	buf_clear(&b->env);
+	b->env_sent = 0;
+	b->guest_lines = 0;
+	buf_clear(&b->from_guest.partial);
+	r = plan_env_frame(
+		&b->plan, (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec, &b->env, e);
+	if (r == 0)
+		r = vmm_start(b->be, &b->plan, &b->vmm, e);
+	return r;
+}
+
+/* Whether the guest has not taken a byte of what was sent to iii.env. */
+static bool env_untouched(const struct boot *b)
+{
+	int waiting;
+
+	return ioctl(b->vmm.env_guest, FIONREAD, &waiting) == 0 && (size_t)waiting == b->env_sent;
+}
+
+static bool misfired(const struct boot *b, int status)
+{
+	return b->be->boot_may_misfire && !b->retried && !b->decided && b->phase == PHASE_BOOTING &&
+	       WIFEXITED(status) && WEXITSTATUS(status) == 0 && env_untouched(b);
+}
+
+/* How the VM ended, from the wait status of the VMM and what it left behind. */
+static void judge(struct boot *b, int status, struct control_event *ev)
+{
+	char failure[ERR_TEXT_MAX];
+	ssize_t n = fd_read_full(b->vmm.failure, failure, sizeof(failure) - 1);
+	const char *when = b->phase == PHASE_BOOTING ? "while booting" : "while running";
+
+	failure[n > 0 ? n : 0] = '\0';
+	ev->signal = WIFSIGNALED(status) && !b->decided ? WTERMSIG(status) : 0;
+	ev->status = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+	if (b->decided) {
+		ev->end = b->end;
+		ev->why = b->why;
+	} else if (WIFSIGNALED(status)) {
+		ev->end = VM_END_VMM_KILLED;
+		err_set(&ev->why, "S300", EIO, "the VMM (%s) was killed by signal %d (%s) %s%s",
+			b->be->name, ev->signal, strsignal(ev->signal), when,
+			ev->signal == SIGKILL ? ": perhaps the host is out of memory" : "");
+	} else if (b->announced) {
+		ev->end = VM_END_CLEAN;
+		ev->status = b->guest_status;
+		err_set(&ev->why, "S300", EIO, "the guest powered off (status %d)", ev->status);
+	} else if (failure[0]) {
+		ev->end = VM_END_VMM_FAILED;
+		err_set(&ev->why, "S300", EIO, "%s", failure);
+	} else if (ev->status == 0) {
+		ev->end = VM_END_GUEST_CRASH;
+		err_set(&ev->why, "S300", EIO,
+			"the guest ended without notice %s: its kernel panicked or was reset "
+			"(backend %s)",
+			when, b->be->name);
+	} else {
+		ev->end = VM_END_VMM_FAILED;
+		err_set(&ev->why, "S300", EIO, "the VMM (%s) ended with status %d %s", b->be->name,
+			ev->status, when);
+	}
+}
+
+static char *tails(const struct boot *b)
+{
+	cleanup_buf struct buf text;
+
+	buf_init(&text, CONTROL_TAIL_MAX);
+	tail_text(&b->console, "console", &text);
+	tail_text(&b->messages, b->be ? b->be->name : "vmm", &text);
+	return text.len ? buf_steal(&text) : xstrdup("");
+}
+
+static void report(struct boot *b, int status)
+{
+	struct control_event ev = {.kind = CONTROL_EVENT_EXITED};
+
+	judge(b, status, &ev);
+	ev.tail = tails(b);
+	tell_daemon(&ev);
+	control_event_done(&ev);
+}
+
+/* Takes in what a dead VMM left in its pipes. */
+static void drain(struct boot *b)
+{
+	for (int i = 0; i < DRAIN_MAX && read_stream(&b->vmm.console, &b->console); i++)
+		;
+	for (int i = 0; i < DRAIN_MAX && read_stream(&b->vmm.messages, &b->messages); i++)
+		;
+	for (int i = 0; i < DRAIN_MAX && read_guest(b); i++)
+		;
+}
+
+/* --- the loop --- */
+
+enum slot {
+	SLOT_DAEMON,
+	SLOT_CONSOLE,
+	SLOT_MESSAGES,
+	SLOT_GUEST,
+	SLOT_ENV,
+	SLOT_COUNT,
+};
+
+static void wait_once(struct boot *b)
+{
+	struct pollfd p[SLOT_COUNT] = {
+		[SLOT_DAEMON] = {.fd = b->decided ? -1 : PLAN_FD_CONTROL, .events = POLLIN},
+		[SLOT_CONSOLE] = {.fd = b->vmm.console, .events = POLLIN},
+		[SLOT_MESSAGES] = {.fd = b->vmm.messages, .events = POLLIN},
+		[SLOT_GUEST] = {.fd = b->decided ? -1 : b->vmm.control, .events = POLLIN},
+		[SLOT_ENV] = {.fd = b->env_sent < b->env.len ? b->vmm.env : -1, .events = POLLOUT},
+	};
+	int64_t left = b->deadline_ms == NEVER ? 0 : MAX(b->deadline_ms - now_ms(), (int64_t)0);
+	struct timespec t = {.tv_sec = left / 1000, .tv_nsec = left % 1000 * 1000000};
+	sigset_t none;
+
+	sigemptyset(&none);
+	if (ppoll(p, SLOT_COUNT, b->deadline_ms == NEVER ? NULL : &t, &none) <= 0)
+		return; /* a child's end, or the deadline */
+	if (p[SLOT_CONSOLE].revents)
+		read_stream(&b->vmm.console, &b->console);
+	if (p[SLOT_MESSAGES].revents)
+		read_stream(&b->vmm.messages, &b->messages);
+	if (p[SLOT_ENV].revents)
+		write_env(b);
+	if (p[SLOT_GUEST].revents)
+		read_guest(b);
+	if (p[SLOT_DAEMON].revents)
+		read_daemon(b);
+}
+
+/* Once there will be no second boot, the daemon shall see the end of the agent's stream. */
+static void release_agent(struct boot *b)
+{
+	int fd = PLAN_FD_AGENT;
+
+	if (!b->agent_open || (b->phase == PHASE_BOOTING && !b->retried && b->be->boot_may_misfire))
+		return;
+	fd_close(&fd);
+	b->agent_open = false;
+}
+
+/* Until the VMM is dead; its wait status. */
+static int supervise(struct boot *b)
+{
+	int status;
+
+	while (!vmm_ended(&b->vmm, &status)) {
+		wait_once(b);
+		if (!b->decided && b->deadline_ms != NEVER && now_ms() >= b->deadline_ms)
+			on_deadline(b);
+		release_agent(b);
+	}
+	drain(b);
+	return status;
+}
+
+static int run(struct boot *b, struct err *e)
+{
+	struct control_event started = {.kind = CONTROL_EVENT_STARTED};
+	int status, r;
+
+	b->deadline_ms = now_ms() + b->plan.boot_timeout_ms;
+	if ((r = start(b, e)) < 0)
+		return r;
+	confine_drop_code();
+	tell_daemon(&started);
+	status = supervise(b);
+	if (misfired(b, status)) {
+		log_warn("the guest's kernel ended before its first process: once more",
+			"vm=%s backend=%s", b->plan.label, b->be->name);
+		vmm_done(&b->vmm);
+		b->retried = true;
+		if ((r = start(b, e)) < 0)
+			return r;
+		status = supervise(b);
+	}
+	report(b, status);
+	return 0;
+}
+
+/* --- start-up --- */
+
+static void on_child(int sig)
+{
+	(void)sig; /* only there to end ppoll() */
+}
+
+static void set_signals(void)
+{
+	struct sigaction chld = {.sa_handler = on_child};
+	sigset_t set;
+
+	signal(SIGPIPE, SIG_IGN);
+	sigaction(SIGCHLD, &chld, NULL);
+	sigemptyset(&set);
+	sigaddset(&set, SIGCHLD);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+}
+
+/* Takes the plan and lets everything go that it does not name. */
+static int take_plan(struct boot *b, const struct vm_backend *const *backends, struct err *e)
+{
+	int keep[4 + PLAN_DISKS_MAX] = {PLAN_FD_CONTROL, PLAN_FD_AGENT, PLAN_FD_LIFE};
+	cleanup_fd int null = -1;
+	size_t n = 3;
+	int r = plan_read(STDIN_FILENO, &b->plan, e);
+
+	if (r < 0)
+		return r;
+	keep[n++] = b->plan.kernel_fd;
+	for (size_t i = 0; i < b->plan.n_disks; i++)
+		keep[n++] = b->plan.disks[i].fd;
+	if ((r = confine_fds(keep, n, e)) < 0)
+		return r;
+	/* The plan's text is not for the VMM. */
+	null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	if (null < 0 || dup2(null, STDIN_FILENO) < 0)
+		return err_set(e, "S300", errno, "/dev/null: %s", err_str(errno));
+	b->agent_open = true;
+	for (size_t i = 0; i < n; i++) {
+		if ((r = fd_set_cloexec(keep[i], true)) < 0)
+			return err_set(
+				e, "S300", r, "descriptor %d of the plan is not open", keep[i]);
+	}
+	b->be = vm_backend_find(backends, b->plan.backend);
+	return b->be ? 0
+		     : err_set(e, "S300", EINVAL, "this program has no backend %s",
+			       b->plan.backend);
+}
+
+/* One VM a disk: the lock belongs to the open file, which the VMM inherits, and so lasts as long as
+ * anything of the VM does. */
+static int lock_disks(const struct plan *p, struct err *e)
+{
+	for (size_t i = 0; i < p->n_disks; i++) {
+		if (p->disks[i].readonly)
+			continue;
+		if (flock(p->disks[i].fd, LOCK_EX | LOCK_NB) < 0)
+			return err_set(e, "S300", errno, "the disk %s %s", p->disks[i].role,
+				errno == EWOULDBLOCK ? "is in use by another VM" : err_str(errno));
+	}
+	return 0;
+}
+
+int vm_boot_run(int argc, char **argv, const struct vm_backend *const *backends)
+{
+	static const char *const keep_env[] = {"SANDBOX_LOG"};
+	static struct boot b;
+	struct control_event failed = {.kind = CONTROL_EVENT_EXITED, .end = VM_END_VMM_FAILED};
+	int r;
+
+	(void)argc;
+	(void)argv;
+	buf_init(&b.env, PLAN_FRAME_MAX + PLAN_FRAME_HDR);
+	buf_init(&b.from_daemon.partial, CONTROL_GUEST_LINE_MAX);
+	buf_init(&b.from_guest.partial, CONTROL_GUEST_LINE_MAX);
+	b.vmm = VMM_INIT;
+	set_signals();
+	if ((r = confine_self(keep_env, ARRAY_LEN(keep_env), &failed.why)) == 0 &&
+		(r = take_plan(&b, backends, &failed.why)) == 0 &&
+		(r = lock_disks(&b.plan, &failed.why)) == 0)
+		r = run(&b, &failed.why);
+	if (r < 0) {
+		failed.tail = tails(&b);
+		tell_daemon(&failed);
+		log_error("the VM could not be started", "why=%s", log_quote(failed.why.text));
+		control_event_done(&failed);
+	}
+	vmm_done(&b.vmm);
+	buf_done(&b.env);
+	buf_done(&b.from_daemon.partial);
+	buf_done(&b.from_guest.partial);
+	plan_done(&b.plan);
+	return r < 0 ? 1 : 0;
+}
+
+int vm_boot_main(int argc, char **argv)
+{
+	log_init(LOG_WARN);
+	return vm_boot_run(argc, argv, vm_backends);
+}

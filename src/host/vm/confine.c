@@ -1,0 +1,110 @@
+#include "host/vm/confine.h"
+
+#include <errno.h>
+#include <link.h>
+#include <malloc.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "base/str.h"
+
+#define KEEP_MAX 8
+
+static int limit(int what, rlim_t max)
+{
+	struct rlimit l;
+
+	if (getrlimit(what, &l) < 0)
+		return -errno;
+	l.rlim_max = MIN(l.rlim_max, max);
+	l.rlim_cur = l.rlim_max;
+	return setrlimit(what, &l) < 0 ? -errno : 0;
+}
+
+static void clean_env(const char *const *keep, size_t n)
+{
+	char *values[KEEP_MAX] = {0};
+
+	for (size_t i = 0; i < n && i < KEEP_MAX; i++)
+		values[i] = xstrdup(getenv(keep[i]));
+	clearenv();
+	for (size_t i = 0; i < n && i < KEEP_MAX; i++) {
+		if (values[i])
+			setenv(keep[i], values[i], 1);
+		free(values[i]);
+	}
+}
+
+int confine_self(const char *const *keep, size_t n_keep, struct err *e)
+{
+	int r;
+
+	if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0)
+		return err_set(e, "S300", errno, "PR_SET_PDEATHSIG: %s", err_str(errno));
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+		return err_set(e, "S300", errno, "PR_SET_NO_NEW_PRIVS: %s", err_str(errno));
+	if ((r = limit(RLIMIT_CORE, 0)) < 0 || (r = limit(RLIMIT_NOFILE, CONFINE_FILES_MAX)) < 0)
+		return err_set(e, "S300", r, "setrlimit: %s", err_str(r));
+	umask(077);
+	clean_env(keep, n_keep);
+	return 0;
+}
+
+static int compare_int(const void *a, const void *b)
+{
+	return (*(const int *)a > *(const int *)b) - (*(const int *)a < *(const int *)b);
+}
+
+int confine_fds(const int *keep, size_t n, struct err *e)
+{
+	int sorted[32];
+	unsigned from = 3;
+
+	if (n > ARRAY_LEN(sorted))
+		return err_set(e, "S300", EMFILE, "too many descriptors to keep");
+	memcpy(sorted, keep, n * sizeof(*keep));
+	qsort(sorted, n, sizeof(*sorted), compare_int);
+	for (size_t i = 0; i < n; i++) {
+		if (sorted[i] < (int)from)
+			continue;
+		if (sorted[i] > (int)from && close_range(from, (unsigned)sorted[i] - 1, 0) < 0)
+			return err_set(e, "S300", errno, "close_range: %s", err_str(errno));
+		from = (unsigned)sorted[i] + 1;
+	}
+	if (close_range(from, ~0u, 0) < 0)
+		return err_set(e, "S300", errno, "close_range: %s", err_str(errno));
+	return 0;
+}
+
+static int drop_object(struct dl_phdr_info *info, size_t size, void *user)
+{
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+
+	(void)size;
+	(void)user;
+	for (size_t i = 0; i < info->dlpi_phnum; i++) {
+		const ElfW(Phdr) *ph = &info->dlpi_phdr[i];
+		uintptr_t from = info->dlpi_addr + ph->p_vaddr, to = from + ph->p_memsz;
+
+		/* A segment that may be written holds relocated pointers: never these. */
+		if (ph->p_type != PT_LOAD || ph->p_flags & PF_W)
+			continue;
+		from &= ~(page - 1);
+		to = (to + page - 1) & ~(page - 1);
+		madvise((void *)from, to - from, MADV_DONTNEED);
+	}
+	return 0;
+}
+
+void confine_drop_code(void)
+{
+	malloc_trim(0);
+	dl_iterate_phdr(drop_object, NULL);
+}

@@ -6,8 +6,8 @@
  * which is what we want. The thread's locale is set to "C", where this is so for every name that is
  * not ASCII; in a UTF-8 locale it would change some (Unicode normal form C).
  *
- * libarchive reads a PAX time of -1.5 as -1 + 0.5; pax_fraction_bug finds out whether this version
- * does, and the time is put right.
+ * libarchive reads a PAX time of -1.25 as -1 + 0.25; pax_fraction_bug finds out whether this
+ * version does, and the time is put right (but for the last second before 1970: its sign is lost).
  *
  * A header's memory is bounded by counting the bytes that libarchive takes while it reads one: its
  * list of a sparse file's pieces has no limit of its own.
@@ -234,8 +234,10 @@ static int read_attr(
 	a->gid = (uint32_t)gid;
 	a->mtime = archive_entry_mtime(entry);
 	a->mtime_ns = ns >= 0 && ns < 1000000000 ? (uint32_t)ns : 0;
-	if (a->mtime < 0 && a->mtime_ns && pax_fraction_bug())
+	if (a->mtime < 0 && a->mtime_ns && pax_fraction_bug()) {
 		a->mtime--;
+		a->mtime_ns = 1000000000 - a->mtime_ns;
+	}
 	return read_xattrs(rd, entry, a, e);
 }
 
@@ -255,6 +257,7 @@ static int read_put(struct reader *rd, struct archive_entry *entry, const char *
 			return r;
 		break;
 	case S_IFLNK:
+		a->mode |= 0777; /* Linux knows no other mode of a symlink */
 		a->target = archive_entry_symlink(entry);
 		if (!a->target || !*a->target)
 			return err_set(e, "", EINVAL, "a symlink without a target");

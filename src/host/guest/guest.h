@@ -4,7 +4,7 @@
  * that carries the records of wire/guest.h. What the agent sends is hostile: ceilings on sizes and
  * streams, and one breach of protocol loses the connection (on_lost), never the process.
  *
- * One file per family: exec.c, fs.c; guest.c is the connection and what they share.
+ * One file per family: exec.c, fs.c, hello.c; guest.c is the connection, call.c what they share.
  * All functions are for the loop's thread. Callbacks are not made from inside a call of this
  * module (they come from the loop), and never after the matching end callback or guest_free().
  */
@@ -21,17 +21,24 @@ struct guest;
 struct guest_call; /* one operation under way */
 
 struct guest_callbacks {
-	/* The connection is gone (end of file, protocol error): every call has already been
-	 * ended with this error. The VM should be killed. Called at most once. */
+	/* The connection is gone (end of file, protocol error, silence): every call has already
+	 * been ended with this error. The VM should be killed. Called at most once. */
 	void (*on_lost)(struct guest *g, const struct err *why, void *user);
 };
 
-/* Takes `fd` (non-blocking stream socket). */
+/* Takes `fd` (stream socket; made non-blocking), also on failure. */
 int guest_new(uv_loop_t *loop, int fd, const struct guest_callbacks *cb, void *user,
 	struct guest **ret, struct err *e);
 /* Ends every call under way with ECONNRESET (their end callbacks are made from inside this call)
- * and closes the stream. NULL allowed. */
+ * and closes the stream. Allowed in any callback. The memory goes in the loop's next turn. NULL
+ * allowed. */
 void guest_free(struct guest *g);
+
+#define GUEST_PING_MS	    10000 /* an agent that owes an answer and is silent is pinged after this */
+#define GUEST_SILENT_MAX_MS 60000 /* and given up after this: the connection is lost */
+
+/* Other numbers than these, for a VM that is known to be slow. */
+void guest_set_patience(struct guest *g, uint64_t ping_ms, uint64_t silent_ms);
 
 /* Gives a call up: the agent kills what it runs for it. Its end callback is not made any more and
  * the pointer is no longer valid. */

@@ -104,10 +104,15 @@ QUOTING = ["", " ", "  two  blanks ", "'", '"', "it's", 'a"b', "\\", "\\\\", "\\
 @case(per_backend=True, smoke=True)
 def arguments_arrive_as_they_were(t):
     script = "import sys,os; os.write(1, b'\\0'.join(os.fsencode(a) for a in sys.argv[1:]))"
-    argv = [a.encode() for a in QUOTING] + [b"\xff\xfe\x80", b"x" * 100000]
+    argv = [a.encode() for a in QUOTING] + [b"x" * 100000]
     r = t.run_program("python3", "-c", script, *argv)
     t.equal(r.status, 0, "exit status")
     t.equal(r.out.split(b"\0"), argv, "arguments")
+    # Requests are JSON: what is no UTF-8 is refused by name, not changed on the way.
+    r = t.run_program("echo", b"\xff\xfe\x80")
+    t.ends(r, 125, b"")
+    t.contains(r.err, b"S001", "stderr")
+    t.contains(r.err, b"not UTF-8", "stderr")
 
 
 @case(per_backend=True, smoke=True)

@@ -48,8 +48,11 @@ def a_stopped_program_is_ended_too(t):
 
 @case(per_backend=True)
 def a_fork_bomb_is_ended_by_the_time_limit(t):
+    # Where the guest is slow, killing thousands takes longer than the agent waits for it; then it says
+    # so instead, and the VM goes all the same.
     r = t.run_code("bomb() { bomb | bomb & }; bomb; sleep 3600", options=["--timeout", "2s", "-q"])
-    t.equal(r.status, 124, "exit status")
+    t.check(r.status == 124 or (r.status == 125 and b"the deadline passed" in r.err),
+            f"exit status is {r.status}")
 
 
 @case(per_backend=True)

@@ -7,7 +7,8 @@
  * about the boot. A VM that is lost ends it with {"op":"lost",…} and status 3.
  *
  *   {"op":"exec","argv":[…],"env":[…],"workdir":"/","deadline_ms":N,"cap":N,"stdin_bytes":N}
- *       cap: bytes of each output (default 1 MiB); stdin_bytes: so many pattern bytes (default 0)
+ *       cap: bytes of each output (default 1 MiB); stdin_bytes: so many pattern bytes (default 0);
+ *       or "stdin_file":PATH
  *   {"op":"storm","argv":[…],"count":N,"parallel":N}     short execs, exit 0 expected of each
  *   {"op":"cancel","argv":[…]}                           given up at its first output
  *   {"op":"write","path":P,"bytes":N,"mode":N}           pattern bytes
@@ -65,8 +66,10 @@ struct client {
 	struct guest_call *call;
 	struct buf out, err;
 	uint64_t out_bytes, err_bytes;
-	uint64_t to_send, sent;	     /* pattern bytes of stdin or of a file */
-	uint64_t received, mismatch; /* read; first wrong offset + 1 */
+	uint64_t to_send, sent; /* of stdin or of a file: the pattern, or … */
+	char *stdin_file;	/* … these bytes */
+	uint64_t received;	/* read */
+	bool mismatch;
 	struct guest_read_head head;
 
 	/* storm */
@@ -84,9 +87,23 @@ static uint64_t now_us(void)
 	return uv_hrtime() / 1000;
 }
 
-static uint8_t pattern_at(uint64_t offset)
+/* The pattern repeats after a prime number of bytes, so a piece that is lost, doubled or out of
+ * place by any power of two shows. The table is longer by one piece, so that each piece is
+ * contiguous. */
+#define PATTERN_PERIOD 1048573u
+#define PATTERN_PIECE  (256u << 10)
+
+static uint8_t pattern[PATTERN_PERIOD + PATTERN_PIECE];
+
+static void pattern_init(void)
 {
-	return (uint8_t)((offset * 0x9e3779b97f4a7c15ull) >> 56);
+	for (size_t i = 0; i < sizeof(pattern); i++)
+		pattern[i] = (uint8_t)((i % PATTERN_PERIOD * 0x9e3779b97f4a7c15ull) >> 56);
+}
+
+static const uint8_t *pattern_at(uint64_t offset)
+{
+	return pattern + offset % PATTERN_PERIOD;
 }
 
 static void die(const char *what, const struct err *e)
@@ -137,6 +154,7 @@ static void finish_op(struct client *c, json_object *reply, const struct err *wh
 	reply_error(reply, why);
 	reply_send(reply);
 	c->call = NULL;
+	free(STEAL(c->stdin_file));
 	if (why && (str_eq(why->code, "S300") || why->no == ECONNRESET))
 		c->lost = true;
 	else
@@ -169,23 +187,14 @@ static void on_output(
 	}
 }
 
-static size_t pattern_fill(struct client *c, uint8_t *buf, size_t cap)
-{
-	size_t n = MIN(cap, c->to_send - c->sent);
-
-	for (size_t i = 0; i < n; i++)
-		buf[i] = pattern_at(c->sent + i);
-	return n;
-}
-
 static void push(struct client *c, size_t (*feed)(struct guest_call *, const void *, size_t),
 	void (*end)(struct guest_call *))
 {
-	uint8_t chunk[65536];
-
 	while (c->sent < c->to_send) {
-		size_t len = pattern_fill(c, chunk, sizeof(chunk));
-		size_t n = feed(c->call, chunk, len);
+		size_t len = MIN(PATTERN_PIECE, c->to_send - c->sent);
+		const void *piece = c->stdin_file ? (const uint8_t *)c->stdin_file + c->sent
+						  : pattern_at(c->sent);
+		size_t n = feed(c->call, piece, len);
 
 		c->sent += n;
 		if (n < len)
@@ -232,6 +241,8 @@ static const struct guest_exec_callbacks exec_cb = {
 static int start_exec(struct client *c, struct err *e)
 {
 	char **argv = NULL, **env = NULL;
+	const char *path = NULL;
+	size_t len;
 	struct guest_exec_req req = {
 		.deadline_ms = DEADLINE_MS, .stdout_cap = GUEST_EXEC_CAP_DEFAULT};
 	int r;
@@ -242,8 +253,17 @@ static int start_exec(struct client *c, struct err *e)
 		(r = json_get_str(c->op, "workdir", JSON_OPTIONAL, &req.workdir, e)) < 0 ||
 		(r = json_get_u64(c->op, "deadline_ms", JSON_OPTIONAL, &req.deadline_ms, e)) < 0 ||
 		(r = json_get_u64(c->op, "cap", JSON_OPTIONAL, &req.stdout_cap, e)) < 0 ||
-		(r = json_get_u64(c->op, "stdin_bytes", JSON_OPTIONAL, &c->to_send, e)) < 0)
+		(r = json_get_u64(c->op, "stdin_bytes", JSON_OPTIONAL, &c->to_send, e)) < 0 ||
+		(r = json_get_str(c->op, "stdin_file", JSON_OPTIONAL, &path, e)) < 0)
 		goto out;
+	if (path) {
+		r = fd_slurp_at(AT_FDCWD, path, OPS_MAX, &c->stdin_file, &len);
+		if (r < 0) {
+			r = err_set(e, "", -r, "%s: %s", path, err_str(r));
+			goto out;
+		}
+		c->to_send = len;
+	}
 	req.argv = argv;
 	req.env = env;
 	req.stderr_cap = req.stdout_cap;
@@ -416,9 +436,9 @@ static void on_read_data(struct guest_call *call, const uint8_t *data, size_t le
 {
 	struct client *c = user;
 
-	for (size_t i = 0; i < len && !c->mismatch; i++)
-		if (data[i] != pattern_at(c->received + i))
-			c->mismatch = c->received + i + 1;
+	for (size_t i = 0; i < len; i += PATTERN_PIECE)
+		c->mismatch |= memcmp(data + i, pattern_at(c->received + i),
+				       MIN(PATTERN_PIECE, len - i)) != 0;
 	c->received += len;
 }
 
@@ -444,7 +464,8 @@ static int start_read(struct client *c, struct err *e)
 	const char *path;
 	int r = json_get_str(c->op, "path", JSON_REQUIRED, &path, e);
 
-	c->received = c->mismatch = 0;
+	c->received = 0;
+	c->mismatch = false;
 	c->head = (struct guest_read_head){0};
 	return r < 0 ? r : guest_read(sandbox_guest(c->sandbox), path, &cb, c, &c->call, e);
 }
@@ -614,6 +635,7 @@ int main(int argc, char **argv)
 	if (argc > 1 && str_eq(argv[1], "__vm-boot"))
 		return vm_boot_main(argc - 1, argv + 1);
 	parse_options(argc, argv, &spec, &name);
+	pattern_init();
 	signal(SIGPIPE, SIG_IGN);
 	if (fd_slurp_at(AT_FDCWD, "/dev/stdin", OPS_MAX, &c->ops, NULL) < 0) {
 		err_set(&e, "", EIO, "cannot read the operations");
@@ -639,6 +661,7 @@ int main(int argc, char **argv)
 	strv_free(c->argv);
 	free(c->times_us);
 	free(c->first_failure);
+	free(c->stdin_file);
 	free(c->ops);
 	buf_done(&c->out);
 	buf_done(&c->err);

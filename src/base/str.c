@@ -172,9 +172,8 @@ void strv_add(char ***v, const char *s)
 {
 	size_t n = strv_len(*v);
 
-	/* Capacity is the next power of two, so it needs no field of its own. */
-	if ((n & (n + 1)) == 0)
-		*v = xrealloc(*v, 2 * (n + 1), sizeof(**v));
+	/* Every time, since the list may come from somewhere that left no room (strv_dup). */
+	*v = xrealloc(*v, n + 2, sizeof(**v));
 	(*v)[n] = xstrdup(s);
 	(*v)[n + 1] = NULL;
 }

@@ -21,9 +21,8 @@ static int64_t now_ms(void)
 }
 
 /* Reads until the child's end is closed. 0, or -ETIMEDOUT. */
-static int collect(int fd, int timeout_ms, char *out, size_t len)
+static int collect(int fd, int64_t deadline, char *out, size_t len)
 {
-	int64_t deadline = now_ms() + timeout_ms;
 	size_t got = 0;
 
 	out[0] = '\0';
@@ -48,9 +47,26 @@ static int collect(int fd, int timeout_ms, char *out, size_t len)
 	}
 }
 
+/* Waits for the child, which may live on after it closed its end of the pipe. */
+static int collect_status(pid_t pid, int64_t deadline, int *ret_status)
+{
+	for (;;) {
+		pid_t p = waitpid(pid, ret_status, WNOHANG);
+
+		if (p == pid)
+			return 0;
+		if (p < 0 && errno != EINTR)
+			return -errno;
+		if (now_ms() >= deadline)
+			return -ETIMEDOUT;
+		poll(NULL, 0, 1);
+	}
+}
+
 int child_run(int (*fn)(int out_fd, void *arg), void *arg, int timeout_ms, char *out, size_t len)
 {
-	int pipefd[2], r, status;
+	int64_t deadline = now_ms() + timeout_ms;
+	int pipefd[2], r, status = 0;
 	pid_t pid;
 
 	if (pipe2(pipefd, O_CLOEXEC) < 0)
@@ -67,16 +83,15 @@ int child_run(int (*fn)(int out_fd, void *arg), void *arg, int timeout_ms, char 
 		_exit(fn(pipefd[1], arg));
 	}
 	fd_close(&pipefd[1]);
-	r = collect(pipefd[0], timeout_ms, out, len);
+	r = collect(pipefd[0], deadline, out, len);
 	fd_close(&pipefd[0]);
-	/* The pipe's end may be closed by a child that lives on. */
-	if (r < 0)
+	if (r == 0)
+		r = collect_status(pid, deadline, &status);
+	if (r < 0) {
 		kill(pid, SIGKILL);
-	while (waitpid(pid, &status, 0) < 0) {
-		if (errno != EINTR)
-			return -errno;
-	}
-	if (r < 0)
+		while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+			;
 		return r;
+	}
 	return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -ECHILD;
 }

@@ -11,6 +11,7 @@
  */
 #include "host/vm/vm.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -71,8 +72,7 @@ static void set_state(struct vm *vm, enum vm_state to)
 		[VM_STOPPING] = {[VM_ENDED] = true},
 	};
 
-	if (!arrow[vm->state][to])
-		abort();
+	assert(arrow[vm->state][to]);
 	vm->state = to;
 }
 

@@ -1,0 +1,51 @@
+#include "agent/console.h"
+
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/utf8.h"
+
+static int console_fd = STDERR_FILENO;
+
+void console_start(void)
+{
+	int null;
+
+	/* Most kernels have done it (CONFIG_DEVTMPFS_MOUNT): then this is EBUSY. */
+	mount("devtmpfs", "/dev", "devtmpfs", MS_NOSUID, NULL);
+	/* Without a working console the kernel starts init with no descriptors at all, and the
+	 * first pipe of an exec would become its stdin. */
+	do
+		null = open("/dev/null", O_RDWR);
+	while (null >= 0 && null <= STDERR_FILENO);
+	console_fd = open("/dev/console", O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+	if (null < 0)
+		return; /* no /dev: the disk of the boot is not ours, and init will say so */
+	for (int fd = 0; fd <= STDERR_FILENO; fd++)
+		dup2(null, fd);
+	close(null);
+}
+
+void console_say(const char *fmt, ...)
+{
+	char line[1024] = "agent: ";
+	size_t n = strlen(line);
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(line + n, sizeof(line) - 1 - n, fmt, ap);
+	va_end(ap);
+	utf8_scrub(line);
+	n = strlen(line);
+	for (size_t i = 0; i < n; i++)
+		if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f)
+			line[i] = ' ';
+	line[n++] = '\n';
+	if (console_fd >= 0)
+		fd_write_all(console_fd, line, n);
+}

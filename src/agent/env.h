@@ -1,0 +1,33 @@
+/* env - the environment of programs in the guest, and the frame that brings it.
+ *
+ * The host sends one frame on the port iii.env before it expects "ready":
+ *
+ *   length (4 bytes, big-endian) · {"env":["NAME=value",…],"hostname":"sandbox","time_ns":N}
+ *
+ * Precedence, lowest first (sandbox contract §1.3): PATH and HOME of ENV_DEFAULTS, the frame's env,
+ * the env of one exec. Nothing of the agent's own environment is ever added.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+#define ENV_FRAME_MAX (4u << 20) /* bytes of JSON; a longer frame is a boot failure */
+#define ENV_FRAME_HDR 4
+
+/* The frame, read. Freed with env_frame_done(). */
+struct env_frame {
+	char **env;	  /* ENV_DEFAULTS and the frame's list, one entry a name */
+	char *hostname;	  /* never NULL */
+	uint64_t time_ns; /* the host's wall clock when it started the VM; 0: not told */
+};
+
+int env_frame_parse(const char *json, size_t len, struct env_frame *ret, struct err *e);
+void env_frame_done(struct env_frame *f);
+
+/* Both lists as one: the last entry of a name wins, entries without '=' or with an empty name are
+ * left out (§1.0 "env shape"). Either may be NULL. The array is the caller's to free, the strings
+ * still belong to the lists. */
+char **env_merge(char *const *base, char *const *extra);

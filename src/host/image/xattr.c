@@ -43,26 +43,19 @@ static size_t entry_bytes(const struct erofs_xattr_entry *x)
 	return (sizeof(*x) + x->name_len + le16toh(x->value_size) + 3) & ~(size_t)3;
 }
 
-/* Removes the entry of this name; returns how many others there are. */
-static size_t drop_name(struct buf *packed, uint8_t index, const char *rest, size_t rest_len)
+/* How many entries there are; -EEXIST when one has this name. */
+static int count_names(const struct buf *packed, uint8_t index, const char *rest, size_t rest_len)
 {
-	size_t at = 0, count = 0;
+	int count = 0;
 
-	while (at < packed->len) {
+	for (size_t at = 0; at < packed->len; count++) {
 		struct erofs_xattr_entry x;
-		size_t bytes;
 
 		memcpy(&x, packed->data + at, sizeof(x));
-		bytes = entry_bytes(&x);
 		if (x.name_index == index && x.name_len == rest_len &&
-			memcmp(packed->data + at + sizeof(x), rest, rest_len) == 0) {
-			memmove(packed->data + at, packed->data + at + bytes,
-				packed->len - at - bytes);
-			packed->len -= bytes;
-			continue;
-		}
-		at += bytes;
-		count++;
+			memcmp(packed->data + at + sizeof(x), rest, rest_len) == 0)
+			return -EEXIST;
+		at += entry_bytes(&x);
 	}
 	return count;
 }
@@ -73,6 +66,7 @@ int xattr_pack(struct buf *packed, const char *name, const void *value, size_t l
 	struct erofs_xattr_entry x;
 	const char *rest;
 	size_t rest_len, bytes;
+	int count;
 
 	if (!xattr_kept(name) || !split_name(name, &x.name_index, &rest))
 		return 0;
@@ -83,7 +77,10 @@ int xattr_pack(struct buf *packed, const char *name, const void *value, size_t l
 			"255, "
 			"%d)",
 			strlen(name), len, UINT16_MAX);
-	if (drop_name(packed, x.name_index, rest, rest_len) >= XATTR_COUNT_MAX)
+	count = count_names(packed, x.name_index, rest, rest_len);
+	if (count == -EEXIST)
+		return 0;
+	if (count >= XATTR_COUNT_MAX)
 		return err_set(e, "", E2BIG, "more than %d extended attributes", XATTR_COUNT_MAX);
 	x.name_len = (uint8_t)rest_len;
 	x.value_size = htole16((uint16_t)len);

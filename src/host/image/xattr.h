@@ -19,7 +19,7 @@
 
 bool xattr_kept(const char *name);
 
-/* Adds one to `packed` (entries as in erofs_format.h, each padded to 4 bytes); one of the same name
- * is replaced. -E2BIG beyond IMAGE_XATTRS_MAX or XATTR_COUNT_MAX. A name that is not kept is
- * success and adds nothing. */
+/* Adds one to `packed` (entries as in erofs_format.h, each padded to 4 bytes). -E2BIG beyond
+ * IMAGE_XATTRS_MAX or XATTR_COUNT_MAX. A name that is not kept, or is there already, is success and
+ * adds nothing: libarchive lists the last one of an entry first, and the last one counts. */
 int xattr_pack(struct buf *packed, const char *name, const void *value, size_t len, struct err *e);

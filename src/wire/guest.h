@@ -30,11 +30,12 @@ enum guest_rec {
 	GUEST_REC_END = 5,  /* JSON object: the result or {"error":{…}} */
 };
 
-#define GUEST_REC_HDR	   5
-#define GUEST_REC_DATA_MAX (256u << 10) /* payload of DATA, OUT, ERR; longer is a protocol error   \
-					 */
-#define GUEST_REC_JSON_MAX (16u << 20)	/* payload of HEAD, END; longer is a protocol error */
-#define GUEST_PATH_MAX	   64		/* characters of an operation's path */
+#define GUEST_REC_HDR 5
+#define GUEST_REC_DATA_MAX                                                                         \
+	(256u << 10)		       /* payload of DATA, OUT, ERR; longer is a protocol error    \
+					*/
+#define GUEST_REC_JSON_MAX (16u << 20) /* payload of HEAD, END; longer is a protocol error */
+#define GUEST_PATH_MAX	   64	       /* characters of an operation's path */
 
 /* Writes the five bytes in front of a payload. */
 void guest_rec_header(uint8_t dst[static GUEST_REC_HDR], enum guest_rec type, uint32_t len);

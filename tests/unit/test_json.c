@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "base/buf.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "wire/json.h"
@@ -147,17 +148,18 @@ static void refuses_what_is_not_json(void **state)
 static void depth_has_a_limit(void **state)
 {
 	for (int n = 1; n < 200; n++) {
-		char text[1400] = "";
+		cleanup_buf struct buf text = {0};
 		json_object *o = NULL;
 		struct err e = ERR_INIT;
 		int rc;
 
+		buf_init(&text, 4096);
 		for (int i = 0; i < n; i++)
-			strcat(text, i % 2 ? "{\"a\":" : "[");
-		strcat(text, "1");
+			buf_add_str(&text, i % 2 ? "{\"a\":" : "[");
+		buf_add_str(&text, "1");
 		for (int i = n - 1; i >= 0; i--)
-			strcat(text, i % 2 ? "}" : "]");
-		rc = parse(text, strlen(text), &o, &e);
+			buf_add_str(&text, i % 2 ? "}" : "]");
+		rc = parse((const char *)text.data, text.len, &o, &e);
 		assert_int_equal(rc, n <= JSON_DEPTH_MAX ? 0 : -EINVAL);
 		if (rc != 0)
 			assert_non_null(strstr(e.text, "nested more than 64 levels"));

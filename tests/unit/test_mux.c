@@ -12,6 +12,7 @@
 
 #include "base/buf.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "mux/mux.h"
 
 #define PIPE_MAX (64u << 20)
@@ -60,6 +61,7 @@ static int on_open(struct mux *m, struct mux_stream *s, const char *path, void *
 {
 	struct side *side = mux_user;
 	struct flow *f;
+	uint32_t seed;
 
 	if (side->refuse) {
 		side->refused++;
@@ -70,7 +72,8 @@ static int on_open(struct mux *m, struct mux_stream *s, const char *path, void *
 	*f = (struct flow){.s = s, .to_send = side->reply, .echo = side->echo};
 	buf_init(&f->echoed, 1 << 20);
 	snprintf(f->path, sizeof(f->path), "%s", path);
-	f->seed_in = (uint8_t)atoi(path + 1);
+	if (str_u32(path + 1, &seed) == 0)
+		f->seed_in = (uint8_t)seed;
 	f->seed_out = f->seed_in + 1;
 	f->hold = side->hold_every && side->n_flows % side->hold_every == 0;
 	side->opened++;
@@ -88,8 +91,10 @@ static int on_data(struct mux_stream *s, const uint8_t *data, size_t len, void *
 
 	assert_ptr_equal(f->s, s);
 	assert_true(len > 0);
-	for (size_t i = 0; i < len; i++)
-		assert_int_equal(data[i], pattern(f->seed_in, f->received + i));
+	for (size_t i = 0; i < len; i++) {
+		if (data[i] != pattern(f->seed_in, f->received + i))
+			fail_msg("byte %zu of %s is wrong", (size_t)f->received + i, f->path);
+	}
 	f->received += len;
 	if (f->fail_data)
 		return -EIO;

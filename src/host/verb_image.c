@@ -160,7 +160,7 @@ static int fail(const struct options *o, const struct err *e)
 
 static int usage(const struct options *o, const char *what, const char *which)
 {
-	fprintf(stderr, PROGRAM " %s: %s%s%s; '" PROGRAM " %s --help' tells more\n", o->verb, what,
+	fprintf(stderr, PROGRAM " %s: %s%s%s\n'" PROGRAM " %s --help' tells more\n", o->verb, what,
 		which ? " " : "", which ? which : "", o->verb);
 	return EXIT_USAGE;
 }

@@ -472,7 +472,5 @@ int source_open(const struct source_spec *spec, const struct source_env *env,
 	} else {
 		r = open_archive(spec, env, ret, e);
 	}
-	if (r < 0 && r != -ECANCELED)
-		err_wrap(e, "%s", spec->name);
 	return r < 0 ? r : 0;
 }

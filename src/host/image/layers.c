@@ -121,7 +121,7 @@ static int read_body(
 		return err_set(e, "", EINVAL, "a negative size");
 	if ((uint64_t)size > rd->sh->one_file_bytes_max)
 		return too_much(e, "bytes of one file", size, rd->sh->one_file_bytes_max);
-	sum = (rd->sh->file_bytes += size);
+	sum = atomic_fetch_add(&rd->sh->file_bytes, (uint64_t)size) + size;
 	if (sum > rd->sh->file_bytes_max)
 		return too_much(
 			e, "unpacked bytes of all layers together", sum, rd->sh->file_bytes_max);
@@ -376,7 +376,8 @@ static int read_entry(struct reader *rd, struct archive_entry *entry, struct err
 
 static int count_entry(struct reader *rd, size_t new_bytes, struct err *e)
 {
-	uint64_t all = ++rd->sh->entries, bytes = (rd->sh->meta_bytes += new_bytes);
+	uint64_t all = atomic_fetch_add(&rd->sh->entries, 1) + 1;
+	uint64_t bytes = atomic_fetch_add(&rd->sh->meta_bytes, new_bytes) + new_bytes;
 
 	if (++rd->ret->entries > rd->sh->layer_entries_max)
 		return too_much(

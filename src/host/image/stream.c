@@ -60,7 +60,7 @@ static int read_more(struct stream *s, struct err *e)
 		EVP_DigestUpdate(s->blob_hash, s->in + keep, n);
 	s->read += n;
 	s->in_len += n;
-	s->shared->blob_bytes += n;
+	atomic_fetch_add(&s->shared->blob_bytes, (uint64_t)n);
 	return 0;
 }
 
@@ -264,7 +264,7 @@ ssize_t stream_next(struct stream *s, const void **ret, struct err *e)
 	if (n == 0)
 		return 0;
 	EVP_DigestUpdate(s->tar_hash, s->out, n);
-	if ((s->shared->tar_bytes += n) > s->shared->tar_bytes_max)
+	if (atomic_fetch_add(&s->shared->tar_bytes, (uint64_t)n) + n > s->shared->tar_bytes_max)
 		return err_set(e, "", EFBIG, "the layers unpack to more than %llu bytes of tar",
 			(unsigned long long)s->shared->tar_bytes_max);
 	*ret = s->out;

@@ -421,13 +421,6 @@ static void on_headers(struct mux *m, struct mux_stream *s, const nghttp2_frame 
 		stream_reset(s, NGHTTP2_PROTOCOL_ERROR);
 }
 
-static void on_goaway(struct mux *m, uint32_t h2_error)
-{
-	if (h2_error != NGHTTP2_NO_ERROR)
-		mux_fail(m, -ECONNRESET, "the peer gave the connection up: %s",
-			nghttp2_http2_strerror(h2_error));
-}
-
 static int on_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, void *user)
 {
 	struct mux *m = user;
@@ -442,7 +435,9 @@ static int on_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, v
 		}
 		return 0;
 	case NGHTTP2_GOAWAY:
-		on_goaway(m, frame->goaway.error_code);
+		/* Also the polite one: neither role of ours ever says it. */
+		mux_fail(m, -ECONNRESET, "the peer gave the connection up: %s",
+			nghttp2_http2_strerror(frame->goaway.error_code));
 		return 0;
 	case NGHTTP2_HEADERS:
 	case NGHTTP2_DATA:

@@ -884,6 +884,7 @@ static void breaches_of_the_protocol_end_the_connection(void **state)
 		{9, 4, 1, "\x88", 1},		  /* CONTINUATION of nothing */
 		{4, 0, 0, "x", 1},		  /* SETTINGS of a strange size */
 		{7, 0, 0, "\0\0\0\1\0\0\0\2", 8}, /* GOAWAY with an error: -ECONNRESET */
+		{7, 0, 0, "\0\0\0\0\0\0\0\0", 8}, /* a polite one: the same */
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {

@@ -53,8 +53,8 @@ struct guest {
 	bool closed;	    /* a stream closed under its call */
 	struct err *breach; /* set inside the mux, acted on outside of it */
 	uint64_t ping_ms, silent_ms;
-	uint64_t heard_ms; /* of the last bytes, or of the first call after idleness */
-	bool pinged;	   /* since then */
+	uint64_t heard_ms;  /* of the last bytes, or of the first call after idleness */
+	uint64_t pinged_ms; /* since then; 0: not */
 };
 
 uint64_t guest_now_ms(void)
@@ -133,27 +133,24 @@ static bool receive(struct guest *g)
 {
 	static _Thread_local uint8_t bytes[READ_MAX];
 	struct err e = ERR_INIT;
-	unsigned reset = 0;
 	ssize_t n;
 	int rc;
 
-	/* A peer that went with bytes of ours unread is reported first, what it had said comes
-	 * after. */
 	do
 		n = recv(g->fd, bytes, sizeof(bytes), 0);
-	while (n < 0 && (errno == EINTR || (errno == ECONNRESET && !reset++)));
-	if (n < 0) {
+	while (n < 0 && errno == EINTR);
+	if (n < 0 && errno != ECONNRESET) {
 		if (errno != EAGAIN && errno != EWOULDBLOCK)
 			lose(g, errno, "the connection to the VM's agent failed: %s",
 				err_str(errno));
 		return false;
 	}
-	if (n == 0) {
+	if (n <= 0) {
 		lose(g, ECONNRESET, "the VM's agent closed its connection: the VM has ended");
 		return false;
 	}
 	g->heard_ms = guest_now_ms();
-	g->pinged = false;
+	g->pinged_ms = 0;
 	rc = mux_feed(g->mux, bytes, n, &e);
 	if (g->breach)
 		guest_lose(g, g->breach);
@@ -267,9 +264,16 @@ static void on_poll(uv_poll_t *h, int status, int events)
 	turn_end(g);
 }
 
+/* When the agent is pinged, or given up. Counted from the ping, so that a daemon that was itself
+ * stopped for a while asks before it judges. */
+static uint64_t liveness_ms(const struct guest *g)
+{
+	return g->pinged_ms ? g->pinged_ms + (g->silent_ms - g->ping_ms) : g->heard_ms + g->ping_ms;
+}
+
 static uint64_t next_ms(const struct guest *g)
 {
-	uint64_t next = g->heard_ms + (g->pinged ? g->silent_ms : g->ping_ms);
+	uint64_t next = liveness_ms(g);
 
 	for (const struct guest_call *c = g->calls; c; c = c->next)
 		next = MIN(next, c->give_up_ms);
@@ -278,15 +282,15 @@ static uint64_t next_ms(const struct guest *g)
 
 static void check_liveness(struct guest *g, uint64_t now)
 {
-	if (!g->calls || g->lost || g->freed)
+	if (!g->calls || guest_is_broken(g) || now < liveness_ms(g))
 		return;
-	if (now - g->heard_ms >= g->silent_ms) {
+	if (g->pinged_ms) {
 		lose(g, ETIMEDOUT,
 			"the VM's agent has been silent for %" PRIu64
 			" ms: it hangs or the VM does",
 			now - g->heard_ms);
-	} else if (now - g->heard_ms >= g->ping_ms && !g->pinged) {
-		g->pinged = true;
+	} else {
+		g->pinged_ms = now;
 		mux_ping(g->mux);
 	}
 }
@@ -298,13 +302,16 @@ static void on_timer(uv_timer_t *h)
 	struct guest_call *c;
 
 	g->busy = true;
+	/* An answer that waits in the socket is in time: timers come before it in uv's order. */
+	for (unsigned i = 0; i < READS_A_TURN && receive(g); i++)
+		;
 	do {
 		for (c = g->calls; c && c->give_up_ms > now; c = c->next)
 			;
 		/* Its callback may end any other call: look again from the start. */
-		if (c)
+		if (c && !guest_is_broken(g))
 			guest_call_finish(c, c->late);
-	} while (c);
+	} while (c && !guest_is_broken(g));
 	check_liveness(g, now);
 	if (!guest_is_broken(g))
 		flush(g);
@@ -345,7 +352,7 @@ void guest_link_call(struct guest *g, struct guest_call *c)
 {
 	if (!g->calls) {
 		g->heard_ms = guest_now_ms();
-		g->pinged = false;
+		g->pinged_ms = 0;
 	}
 	c->next = g->calls;
 	c->prev = NULL;
@@ -401,6 +408,7 @@ int guest_new(uv_loop_t *loop, int fd, const struct guest_callbacks *cb, void *u
 
 void guest_set_patience(struct guest *g, uint64_t ping_ms, uint64_t silent_ms)
 {
+	assert(ping_ms <= silent_ms);
 	g->ping_ms = ping_ms;
 	g->silent_ms = silent_ms;
 	guest_arm_timer(g);

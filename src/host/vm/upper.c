@@ -27,16 +27,18 @@
 #define BYTES_PER_INODE 32768
 #define INODES_MIN	16384
 
+/* Named one by one, because a host's mke2fs.conf may know some that the guest's kernel does not. */
+#define FEATURES                                                                                   \
+	"none,has_journal,ext_attr,dir_index,filetype,sparse_super,large_file,extent,huge_file,"   \
+	"flex_bg,metadata_csum,64bit,dir_nlink,extra_isize"
+
 /* Lazy tables and packed metadata: 180 KiB of blocks instead of 200 MiB, 24 ms instead of 44. The
- * features are named one by one, because a host's mke2fs.conf may know some that the guest's kernel
- * does not. The number of inodes and the file follow. */
+ * number of inodes and the file follow. */
+#define EXTENDED                                                                                   \
+	"lazy_itable_init=1,lazy_journal_init=1,nodiscard,packed_meta_blocks=1,root_owner=0:0"
+
 static const char *const mke2fs_args[] = {"mke2fs", "-q", "-F", "-t", "ext4", "-b", "4096", "-I",
-	"256", "-J", "size=16", "-m", "0", "-O",
-	"none,has_journal,ext_attr,dir_index,filetype,sparse_super,large_file,extent,huge_file,"
-	"flex_bg,metadata_csum,64bit,dir_nlink,extra_isize",
-	"-E",
-	"lazy_itable_init=1,lazy_journal_init=1,nodiscard,packed_meta_blocks=1,root_owner=0:0",
-	"-N"};
+	"256", "-J", "size=16", "-m", "0", "-O", FEATURES, "-E", EXTENDED, "-N"};
 
 /* Runs mke2fs on the file; what it says goes into the error. */
 static int run_mke2fs(const char *prog, int fd, uint64_t size, struct err *e)

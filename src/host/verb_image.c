@@ -393,12 +393,20 @@ static void print_table(const struct store_item *items, size_t n)
 	}
 }
 
-static void print_item_json(const struct store_item *item)
+/* One line a name, as in the table; "name" is null where nothing points at the image. */
+static void print_name_json(const struct store_item *item, const char *name)
 {
 	cleanup_json json_object *line = json_object_new_object();
+	const char *preset = name ? catalog_preset_name(name) : NULL;
 
+	if (name) {
+		json_add_str(line, "name", preset ? preset : name);
+		json_add_str(line, "ref", name);
+	} else {
+		json_object_object_add(line, "name", NULL);
+		json_object_object_add(line, "ref", NULL);
+	}
 	json_add_str(line, "digest", item->meta.digest);
-	json_add_strv(line, "names", item->names);
 	json_add_str(line, "source", item->meta.source);
 	json_add_str(line, "arch", item->meta.arch);
 	json_add_u64(line, "disk_bytes", item->meta.disk_bytes);
@@ -407,6 +415,16 @@ static void print_item_json(const struct store_item *item)
 	json_add_i64(line, "used", item->used);
 	json_add_bool(line, "in_use", item->in_use);
 	print_json(line);
+}
+
+static void print_list_json(const struct store_item *items, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		if (!items[i].names[0])
+			print_name_json(&items[i], NULL);
+		for (size_t k = 0; items[i].names[k]; k++)
+			print_name_json(&items[i], items[i].names[k]);
+	}
 }
 
 static int run_list(const struct options *o)
@@ -423,8 +441,7 @@ static int run_list(const struct options *o)
 	if (r >= 0)
 		r = store_list(s, &items, &n, &e);
 	if (r >= 0 && o->json)
-		for (size_t i = 0; i < n; i++)
-			print_item_json(&items[i]);
+		print_list_json(items, n);
 	else if (r >= 0)
 		print_table(items, n);
 	store_list_free(items, n);

@@ -219,13 +219,13 @@ static int watch(const struct proc *p, struct child *c, struct proc_result *res,
 	}
 }
 
-/* Ends the program if it still runs, and collects it. */
-static int reap(struct child *c, bool kill_first)
+/* Ends what still runs of the program's group (itself, credential helpers) and collects it. It is
+ * not reaped before, so the group is still its own. */
+static int reap(struct child *c)
 {
 	int status = 0;
 
-	if (kill_first) /* the group: credential helpers as well; not reaped, so it is still ours */
-		kill(-c->pid, SIGKILL);
+	kill(-c->pid, SIGKILL);
 	while (waitpid(c->pid, &status, 0) < 0 && errno == EINTR)
 		;
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
@@ -248,7 +248,7 @@ int proc_run(const struct proc *p, struct proc_result *ret, struct err *e)
 		err_set(e, "", -r, "cannot start %s: %s", file, err_str(r));
 	} else {
 		r = watch(p, &c, &res, e);
-		res.status = reap(&c, r < 0);
+		res.status = reap(&c);
 	}
 	fd_close(&c.pidfd);
 	fd_close(&c.out);

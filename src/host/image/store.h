@@ -5,7 +5,7 @@
  *                              and synced, and never changes afterwards. N is STORE_DISK_FORMAT, so
  *                              programs with different writers share a folder in peace.
  *     names/<sha256>.json      {"name":…,"digest":…}; the file is named after the name's hash
- *     locks/<sha256>           single flight by key (store_flight_*)
+ *     locks/<sha256>           a flight of that key is under way (store_flight_*)
  *     lock                     held for the short steps that change entries/ or names/
  *     tmp/<random>/            drafts; partial/<sha256>/: what an unfinished pull has got so far
  *

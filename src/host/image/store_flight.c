@@ -1,11 +1,10 @@
 /* Single flight by key, between threads and between processes.
  *
- * A lock file per key. Its content is the outcome of the last flight: a random id in the first
- * line, then the error as JSON (nothing after the id: success). Who finds the lock held remembers
- * the id of that moment; when the lock comes free, another id means that the holder finished while
- * we waited, and its outcome is ours. The same id means that the holder died or was cancelled, and
- * the work is ours. An outcome is never used by somebody who did not wait for it, so a failure is
- * not remembered.
+ * A lock file per key and flight. Who lands writes the outcome into it (a first line that says it
+ * is one, then the error as JSON, or nothing for success) and unlinks it before letting go. Those
+ * who waited have the file open and read the outcome there; who comes later makes a new file, so a
+ * failure is not remembered. A lock that comes free on a file without outcome is that of a holder
+ * that died (the file is still there: the work is ours) or was cancelled (it is not: once more).
  *
  * flock has no timeout, so waiting is trying again every WAIT_MS; that keeps it cancellable.
  */
@@ -28,25 +27,29 @@
 
 #define WAIT_MS		  50
 #define OUTCOME_BYTES_MAX (16u << 10)
-#define ID_LEN		  36 /* a UUID */
+
+static const char outcome_line[] = "outcome\n";
+#define OUTCOME_LINE_LEN (sizeof(outcome_line) - 1)
 
 struct store_flight {
+	struct store *s;
+	char name[72];
 	int fd;
 };
 
-/* The id of the last outcome; all zero when there was none. */
-static void read_id(int fd, char dst[static ID_LEN + 1])
+static bool has_outcome(int fd)
 {
-	memset(dst, 0, ID_LEN + 1);
-	if (fd_pread_full(fd, dst, ID_LEN, 0) != ID_LEN)
-		memset(dst, 0, ID_LEN + 1);
+	char line[OUTCOME_LINE_LEN];
+
+	return fd_pread_full(fd, line, sizeof(line), 0) == sizeof(line) &&
+	       memcmp(line, outcome_line, sizeof(line)) == 0;
 }
 
 /* 1: it was a success; negative: the failure it was. */
 static int read_outcome(int fd, struct err *e)
 {
 	char text[OUTCOME_BYTES_MAX];
-	ssize_t n = fd_pread_full(fd, text, sizeof(text), ID_LEN + 1);
+	ssize_t n = fd_pread_full(fd, text, sizeof(text), OUTCOME_LINE_LEN);
 	cleanup_json json_object *o = NULL;
 	const char *code = "", *words = "";
 	uint64_t no = EIO;
@@ -82,23 +85,15 @@ static bool still_linked(struct store *s, const char *name, int fd)
 	       have.st_ino == named.st_ino && have.st_dev == named.st_dev;
 }
 
-/* One lock file until it is ours. *ret_waited: another finished meanwhile. */
-static int acquire(int fd, bool (*cancelled)(void *), void *user, bool *ret_finished, struct err *e)
+static int acquire(int fd, bool (*cancelled)(void *), void *user, struct err *e)
 {
-	char before[ID_LEN + 1], after[ID_LEN + 1];
-	bool waited = false;
-
-	read_id(fd, before);
 	while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
 		if (errno != EWOULDBLOCK && errno != EINTR)
 			return err_set(e, "", errno, "cannot lock: %s", err_str(errno));
 		if (cancelled && cancelled(user))
 			return err_set(e, "", ECANCELED, "cancelled");
-		waited = true;
 		poll(NULL, 0, WAIT_MS);
 	}
-	read_id(fd, after);
-	*ret_finished = waited && memcmp(before, after, ID_LEN) != 0;
 	return 0;
 }
 
@@ -108,7 +103,7 @@ int store_flight_start(struct store *s, const char *key, bool (*cancelled)(void 
 	cleanup_fd int fd = -1;
 	const char *name;
 	char digest[72];
-	bool finished = false;
+	bool linked;
 	int r;
 
 	digest_of(key, strlen(key), digest);
@@ -117,45 +112,48 @@ int store_flight_start(struct store *s, const char *key, bool (*cancelled)(void 
 		fd_close(&fd);
 		r = fd = open_lock(s, name, e);
 		if (r >= 0)
-			r = acquire(fd, cancelled, user, &finished, e);
+			r = acquire(fd, cancelled, user, e);
 		if (r < 0)
 			return r;
-	} while (!still_linked(s, name, fd));
-	if (finished)
-		return read_outcome(fd, e);
+		linked = still_linked(s, name, fd);
+		if (!linked && has_outcome(fd))
+			return read_outcome(fd, e);
+	} while (!linked);
+	/* Of a holder that died between writing and unlinking: it is nobody's now. */
+	if (ftruncate(fd, 0) < 0)
+		return err_set(e, "", errno, "cannot clear a lock file: %s", err_str(errno));
 	*ret = xcalloc(1, sizeof(**ret));
+	(*ret)->s = s;
+	memcpy((*ret)->name, name, OCI_DIGEST_LEN - 7 + 1);
 	(*ret)->fd = STEAL_FD(fd);
 	return 0;
 }
 
-/* The id goes in last: who reads the file before it sees the old outcome's id. */
+/* The first line goes in last: without it there is no outcome. */
 static void write_outcome(int fd, const struct err *failure)
 {
 	cleanup_json json_object *o = json_object_new_object();
-	char id[ID_LEN + 1];
 	const char *text;
 	size_t len;
 
-	str_uuid4(id);
-	id[ID_LEN] = '\n';
-	if (ftruncate(fd, ID_LEN + 1) < 0)
-		return;
 	if (failure) {
 		json_add_str(o, "code", failure->code);
 		json_add_u64(o, "errno", failure->no > 0 ? (uint64_t)failure->no : EIO);
 		json_add_str(o, "text", failure->text);
 		text = json_text(o, &len);
-		/* With the disk full the waiting ones take "it failed in another process". */
-		if (fd_pwrite_all(fd, text, len, ID_LEN + 1) < 0 && ftruncate(fd, ID_LEN + 2) < 0)
+		/* With the disk full there is no outcome: those who wait try for themselves. */
+		if (fd_pwrite_all(fd, text, len, OUTCOME_LINE_LEN) < 0)
 			return;
 	}
-	fd_pwrite_all(fd, id, ID_LEN + 1, 0);
+	fd_pwrite_all(fd, outcome_line, OUTCOME_LINE_LEN, 0);
 }
 
 void store_flight_leave(struct store_flight *f)
 {
 	if (!f)
 		return;
+	if (still_linked(f->s, f->name, f->fd))
+		unlinkat(f->s->locks, f->name, 0);
 	fd_close(&f->fd);
 	free(f);
 }

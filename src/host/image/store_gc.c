@@ -16,8 +16,6 @@
 #include "host/image/store_priv.h"
 #include "wire/oci.h"
 
-#define LOCK_FILE_KEPT_S 3600 /* an idle lock file is removed after this long */
-
 int store_hide_entry(struct store *s, const char *entry, bool force, char **ret_trash)
 {
 	cleanup_free char *trash = store_tmp_name();
@@ -76,14 +74,17 @@ static int sweep_partial(const char *name, void *user)
 	return 0;
 }
 
+/* locks/: a crash leaves its file, which the next flight of that key would take over. */
 static int sweep_lock(const char *name, void *user)
 {
 	struct sweep *w = user;
 	cleanup_fd int fd = openat(w->s->locks, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-	struct stat st;
+	struct stat have, named;
 
-	if (fd >= 0 && fstat(fd, &st) == 0 && st.st_mtime + LOCK_FILE_KEPT_S < time(NULL) &&
-		flock(fd, LOCK_EX | LOCK_NB) == 0)
+	if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0 || fstat(fd, &have) < 0 ||
+		fstatat(w->s->locks, name, &named, AT_SYMLINK_NOFOLLOW) < 0)
+		return 0;
+	if (have.st_ino == named.st_ino && have.st_dev == named.st_dev)
 		unlinkat(w->s->locks, name, 0);
 	return 0;
 }

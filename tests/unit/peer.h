@@ -16,7 +16,7 @@ extern char **environ;
 /* Runs argv (looked up in PATH) with `in` on stdin in folder `dir` (NULL: here), appends its stdout
  * to `out`. The wait status, or a negative errno when it could not be run. */
 static inline int peer_run(
-	char *const *argv, const char *dir, const void *in, size_t in_len, struct buf *out)
+	const char *const *argv, const char *dir, const void *in, size_t in_len, struct buf *out)
 {
 	int to[2], from[2], status = -EIO;
 	size_t sent = 0;
@@ -31,7 +31,7 @@ static inline int peer_run(
 	posix_spawn_file_actions_adddup2(&fa, from[1], 1);
 	if (dir)
 		posix_spawn_file_actions_addchdir_np(&fa, dir);
-	r = posix_spawnp(&pid, argv[0], &fa, NULL, argv, environ);
+	r = posix_spawnp(&pid, argv[0], &fa, NULL, (char *const *)argv, environ);
 	posix_spawn_file_actions_destroy(&fa);
 	close(to[0]);
 	close(from[1]);

@@ -137,9 +137,10 @@ static void self_does_not_look_above(void **state)
 
 static void a_set_matches_by_any(void **state)
 {
+	char x[] = "x", c[] = "*.c";
 	struct glob_set s;
 
-	glob_set_init(&s, (char *[]){"x", "*.c", NULL});
+	glob_set_init(&s, (char *[]){x, c, NULL});
 	assert_true(glob_set_match_self(&s, "d/f.c", 5, false));
 	assert_false(glob_set_match_self(&s, "d/f.h", 5, false));
 	glob_set_done(&s);
@@ -268,11 +269,12 @@ static void git_matches_the_same(void **state)
 	buf_init(&paths, 1u << 20);
 	buf_init(&ours, 1u << 20);
 	buf_init(&theirs, 1u << 20);
-	assert_int_equal(peer_run((char *[]){"git", "init", "-q", NULL}, root, "", 0, &theirs), 0);
+	assert_int_equal(
+		peer_run((const char *[]){"git", "init", "-q", NULL}, root, "", 0, &theirs), 0);
 	make_tree(root, &paths);
 	exclude = path_join(root, ".git/info/exclude");
 	while (compared < 300) {
-		char *argv[] = {"git", "-c", "core.excludesFile=/dev/null", "check-ignore",
+		const char *argv[] = {"git", "-c", "core.excludesFile=/dev/null", "check-ignore",
 			"--no-index", "-z", "--stdin", NULL};
 		char pattern[32];
 		int fd, status;

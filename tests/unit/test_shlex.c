@@ -163,7 +163,7 @@ static void python_splits_the_same(void **state)
 		"    except ValueError:\n"
 		"        sys.stdout.write('?\\0')\n";
 	static const char alphabet[] = "ab'\"\\ \t|";
-	char *argv[] = {"python3", "-c", (char *)script, NULL};
+	const char *argv[] = {"python3", "-c", script, NULL};
 	struct buf in, theirs, ours;
 	uint32_t seed = 7;
 

@@ -42,7 +42,9 @@
 /* What one frame of ours is worth: the peer answers it with a reply and a WINDOW_UPDATE. */
 #define CREDIT_SENT 3
 /* What a piece of a body is worth, its own header included. */
-#define CREDIT_DATA   2
+#define CREDIT_DATA 2
+/* More means more throughput of one stream on a slow pipe, and longer waits of small calls beside
+ * bulk ones. */
 #define STREAM_WINDOW 65535
 #define FRAME_HDR     9
 
@@ -548,6 +550,7 @@ struct mux *mux_new(enum mux_role role, const struct mux_callbacks *cb, void *mu
 	const nghttp2_settings_entry settings[] = {
 		{NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, MUX_STREAMS_MAX},
 		{NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, MUX_HEADERS_MAX},
+		{NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, STREAM_WINDOW},
 		/* Only a client may send this one: no pushes. */
 		{NGHTTP2_SETTINGS_ENABLE_PUSH, 0},
 	};

@@ -4,7 +4,7 @@
  * come out of mux_pull(), and callbacks tell what happened. The host is the client and trusts
  * nothing the agent sends; the agent is the server.
  *
- * Limits (libraries.md): 64 KiB windows per stream and 1 MiB for the connection; MUX_STREAMS_MAX
+ * Limits: 64 KiB windows per stream and 1 MiB for the connection; MUX_STREAMS_MAX
  * streams at once; header lists of at most MUX_HEADERS_MAX bytes; floods of SETTINGS, PING and
  * RST_STREAM end the connection. Flow control is end to end: a reader that does not call
  * mux_stream_consume() stops its peer, and nobody else.

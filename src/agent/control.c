@@ -6,6 +6,7 @@
 #include "agent/poweroff.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "base/utf8.h"
 #include "wire/json.h"
 
 static struct {
@@ -112,10 +113,16 @@ void control_say_exit(int status)
 
 void control_say_failed(int fd, const char *message)
 {
-	json_object *o = event_new("failed");
-	cleanup_free char *line = NULL;
+	/* An escaped byte may take six. */
+	for (size_t max = CONTROL_EVENT_MAX;; max -= 16) {
+		json_object *o = event_new("failed");
+		cleanup_free char *line = NULL;
 
-	json_add_str(o, "message", message);
-	line = event_line(o);
-	port_write_full(fd, line, strlen(line), 1000);
+		json_add_strn(o, "message", message, utf8_cut(message, max));
+		line = event_line(o);
+		if (strlen(line) > CONTROL_EVENT_MAX)
+			continue;
+		port_write_full(fd, line, strlen(line), 1000);
+		return;
+	}
 }

@@ -14,7 +14,8 @@
 #include <stdint.h>
 #include <uv.h>
 
-#define CONTROL_LINE_MAX 4096 /* a longer line is thrown away whole */
+#define CONTROL_LINE_MAX  4096 /* of the host; a longer line is thrown away whole */
+#define CONTROL_EVENT_MAX 500  /* of ours; a longer message is cut (the host takes 512) */
 
 /* What a line asks for. */
 enum control_cmd {

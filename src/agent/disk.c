@@ -68,10 +68,11 @@ static int make_folder(const char *path, struct err *e)
 static int mount_disk(const char *what, const char *node, const char *at, const char *type,
 	unsigned long flags, const char *options, struct err *e)
 {
-	if (mount(node, at, type, flags, options) < 0)
-		return err_set(e, "S300", errno, "cannot mount the %s disk (%s, %s): %s", what,
-			node, type, err_str(errno));
-	return 0;
+	if (mount(node, at, type, flags, options) == 0)
+		return 0;
+	return err_set(e, "S300", errno, "cannot mount the %s disk (%s): %s%s%s", what, node,
+		err_str(errno), errno == EINVAL ? ": it holds no sound file system of type " : "",
+		errno == EINVAL ? type : "");
 }
 
 /* The root folder of an overlay is the upper one: on the first boot it takes over the image's mode

@@ -33,10 +33,9 @@
 #include "base/fd.h"
 #include "base/mem.h"
 
-#define PORT_WAIT_MS  5000
-#define ENV_WAIT_MS   10000
-#define CMDLINE_MAX   65536
-#define PID_MAX_WORDS "4194304" /* with one CPU the kernel's default is 4096 */
+#define PORT_WAIT_MS 5000
+#define ENV_WAIT_MS  10000
+#define CMDLINE_MAX  65536
 
 /* The clock is set when it is off by more than this. */
 #define CLOCK_SLACK_NS 1000000000ll
@@ -126,12 +125,20 @@ static void loopback_up(void)
 		console_say("cannot bring lo up: %s", err_str(errno));
 }
 
+/* Small kernels start with 4096 pids, which a busy guest goes through in seconds. Such a kernel
+ * (CONFIG_BASE_SMALL) takes 32768 at most, others the first number. */
 static void raise_pid_max(void)
 {
-	cleanup_fd int fd = open("/proc/sys/kernel/pid_max", O_WRONLY | O_CLOEXEC);
+	static const char *const numbers[] = {"4194304", "32768"};
+	int r = -ENOENT;
 
-	if (fd < 0 || fd_write_all(fd, PID_MAX_WORDS, strlen(PID_MAX_WORDS)) < 0)
-		console_say("cannot raise pid_max: %s", err_str(errno));
+	for (size_t i = 0; i < ARRAY_LEN(numbers) && r < 0; i++) {
+		cleanup_fd int fd = open("/proc/sys/kernel/pid_max", O_WRONLY | O_CLOEXEC);
+
+		r = fd < 0 ? -errno : fd_write_all(fd, numbers[i], strlen(numbers[i]));
+	}
+	if (r < 0)
+		console_say("cannot raise pid_max: %s", err_str(r));
 }
 
 static int open_ports(struct init_result *ret, struct err *e)

@@ -365,11 +365,14 @@ static void slow_reader_stops_the_program_and_loses_nothing(void **state)
 
 static void what_was_written_before_the_exit_survives_a_slow_reader(void **state)
 {
+	const char *marker = fresh_marker();
+	cleanup_free char *script =
+		xasprintf("head -c 100000 /dev/zero; sleep %s & exit 0", marker);
 	struct call k;
 
 	/* The window is shut and the pipe holds the rest when the program ends; a background child
 	 * keeps the pipe open, and the reader sleeps longer than the grace. */
-	begin_exec(&k, "head -c 100000 /dev/zero; sleep 3 & exit 0", 60000);
+	begin_exec(&k, script, 60000);
 	call_complete(&k);
 	call_pause(&k, true);
 	client_run_for(&agent, 1800);
@@ -377,6 +380,9 @@ static void what_was_written_before_the_exit_survives_a_slow_reader(void **state
 	call_wait(&k);
 	assert_int_equal(k.out.len, 100000);
 	call_done(&k);
+	assert_int_equal(kill_processes_with(marker), 1);
+	client_run_until(&agent, no_marked_process, (void *)marker);
+	client_run_for(&agent, 100);
 }
 
 /* --- stdin --- */

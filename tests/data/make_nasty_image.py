@@ -13,6 +13,7 @@ import io
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 
@@ -286,6 +287,19 @@ def third_layer():
     return t.done()
 
 
+def without_pid(tar):
+    """GNU tar names the place of a sparse file's headers after its process: makes it one name."""
+    out = bytearray(tar)
+    for at in range(0, len(out), 512):
+        name = bytes(out[at:at + 100])
+        if b"GNUSparseFile." in name and out[at + 257:at + 262] == b"ustar":
+            out[at:at + 100] = re.sub(rb"GNUSparseFile\.\d+", b"GNUSparseFile.0", name).ljust(100, b"\0")
+            out[at + 148:at + 156] = b" " * 8
+            out[at + 148:at + 156] = b"%06o\0 " % sum(out[at:at + 512])
+    return bytes(out)
+
+
+PAX = "--pax-option=delete=atime,delete=ctime,exthdr.name=%f"
 GNU_SPARSE = (["--format=gnu"], ["--format=pax", "--sparse-version=0.0"],
               ["--format=pax", "--sparse-version=0.1"], ["--format=pax", "--sparse-version=1.0"])
 
@@ -305,18 +319,18 @@ def gnu_tar_layer(work, old_format=False):
     for i, options in enumerate(GNU_SPARSE if old_format else GNU_SPARSE[1:]):
         tar = subprocess.run(
             ["tar", "-C", work, "-cS", "-b1", "--owner=0", "--group=0", "--mode=644",
-             "--pax-option=delete=atime,delete=ctime,exthdr.name=%f" if "pax" in options[0] else
-             "--no-xattrs", f"--transform=s,^,sparse{i}-,", *options, "sparse"],
+             PAX if "pax" in options[0] else "--no-xattrs", f"--transform=s,^,sparse{i}-,",
+             *options, "sparse"],
             check=True, stdout=subprocess.PIPE).stdout
         parts.append(tar[:-1024])
     with open(path, "wb") as f:
         f.truncate(5 << 20)     # nothing but a hole
     os.utime(path, (T0, T0))
     parts.append(subprocess.run(["tar", "-C", work, "-cS", "-b1", "--owner=0", "--group=0",
-                                 "--mode=644", "--format=pax", "--transform=s,^,hole-,", "sparse"],
+                                 "--mode=644", "--format=pax", PAX, "--transform=s,^,hole-,", "sparse"],
                                 check=True, stdout=subprocess.PIPE).stdout[:-1024])
     os.unlink(path)
-    return b"".join(parts) + bytes(1024)
+    return without_pid(b"".join(parts) + bytes(1024))
 
 
 def layers(work):

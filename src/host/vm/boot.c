@@ -189,6 +189,8 @@ static void on_guest_ready(struct boot *b, const struct control_guest *g)
 	b->phase = PHASE_RUNNING;
 	b->deadline_ms = NEVER;
 	tell_daemon(&ev);
+	/* From here on it only waits. */
+	confine_drop_code();
 }
 
 static int on_guest_line(char *line, size_t len, void *user)
@@ -455,7 +457,6 @@ static int run(struct boot *b, struct err *e)
 	b->deadline_ms = now_ms() + b->plan.boot_timeout_ms;
 	if ((r = start(b, e)) < 0)
 		return r;
-	confine_drop_code();
 	tell_daemon(&started);
 	status = supervise(b);
 	if (misfired(b, status)) {

@@ -15,7 +15,8 @@
 #include "base/mem.h"
 #include "base/str.h"
 
-#define KEEP_MAX 8
+#define KEEP_MAX   8
+#define RANGES_MAX 128
 
 static int limit(int what, rlim_t max)
 {
@@ -83,28 +84,40 @@ int confine_fds(const int *keep, size_t n, struct err *e)
 	return 0;
 }
 
-static int drop_object(struct dl_phdr_info *info, size_t size, void *user)
+/* The pages of an object's segments that cannot be written. */
+struct ranges {
+	size_t n;
+	struct {
+		uintptr_t from, to;
+	} r[RANGES_MAX];
+};
+
+static int note_object(struct dl_phdr_info *info, size_t size, void *user)
 {
 	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+	struct ranges *all = user;
 
 	(void)size;
-	(void)user;
-	for (size_t i = 0; i < info->dlpi_phnum; i++) {
+	for (size_t i = 0; i < info->dlpi_phnum && all->n < RANGES_MAX; i++) {
 		const ElfW(Phdr) *ph = &info->dlpi_phdr[i];
 		uintptr_t from = info->dlpi_addr + ph->p_vaddr, to = from + ph->p_memsz;
 
 		/* A segment that may be written holds relocated pointers: never these. */
 		if (ph->p_type != PT_LOAD || ph->p_flags & PF_W)
 			continue;
-		from &= ~(page - 1);
-		to = (to + page - 1) & ~(page - 1);
-		madvise((void *)from, to - from, MADV_DONTNEED);
+		all->r[all->n].from = from & ~(page - 1);
+		all->r[all->n++].to = (to + page - 1) & ~(page - 1);
 	}
 	return 0;
 }
 
 void confine_drop_code(void)
 {
+	struct ranges all = {0};
+
 	malloc_trim(0);
-	dl_iterate_phdr(drop_object, NULL);
+	/* First all addresses, then the deed: the headers lie in what is dropped. */
+	dl_iterate_phdr(note_object, &all);
+	for (size_t i = 0; i < all.n; i++)
+		madvise((void *)all.r[i].from, all.r[i].to - all.r[i].from, MADV_DONTNEED);
 }

@@ -78,8 +78,9 @@ static void pump(unsigned long bytes)
 		if (n <= 0)
 			return;
 	}
-	if (write(fd, "!", 1) == 1)
-		read(fd, chunk, 1); /* until the host has seen it */
+	/* Stay until the host has seen it and ends us. */
+	while (write(fd, "!", 1) == 1 && read(fd, chunk, 1) > 0)
+		;
 }
 
 int main(int argc, char **argv)

@@ -6,6 +6,7 @@ What is left is looked for by the harness after every case.
 import os
 import random
 import signal
+import subprocess
 import time
 
 from harness import (COMMAND_GUARD_S, case, command_line, descendants, main, memory_kib, wait_until)
@@ -128,11 +129,12 @@ def a_kernel_panic_is_reported(t):
 
 @case(per_backend=True)
 def a_guest_that_reboots_by_itself_is_reported(t):
-    code = ("import ctypes, os\nos.write(1, b'up\\n')\n"
+    code = ("import ctypes, os\nos.write(1, b'up\\n')\nos.read(0, 1)\n"
             "ctypes.CDLL(None).reboot(0x01234567)\n")  # RB_AUTOBOOT
-    r = t.run_code(code, lang="python", options=["-q"])
+    p = t.spawn(t.run_argv(code, lang="python", options=["-q", "-i"]), stdin=subprocess.PIPE)
+    t.wait_for_output(p, b"up\n")
+    r = t.finish(p, stdin=b"\n")
     t.equal(r.status, 125, "exit status")
-    t.equal(r.out, b"up\n", "stdout")
     t.contains(r.err, b"S300", "stderr")
 
 
@@ -145,8 +147,8 @@ def the_agent_cannot_be_killed_from_inside(t):
 
 @case(per_backend=True)
 def a_flooded_console_is_bounded(t):
-    p, supervisor, vmm = start(t, "echo up; cat /dev/zero >/dev/console & yes 'console flood'"
-                               " >/dev/console & sleep 5; kill %1 %2; echo over")
+    p, supervisor, vmm = start(t, "echo up; cat /dev/zero >/dev/console & a=$!; yes 'console flood'"
+                               " >/dev/console & sleep 5; kill $a $!; echo over")
     peak = {x: 0 for x in (p.pid, supervisor)}
     vmm_start = memory_kib(vmm, "RssAnon")
     vmm_peak = 0

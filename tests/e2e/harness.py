@@ -422,8 +422,9 @@ def locks_on(paths):
 
 
 def mounts():
+    """Those below our own folders: others come and go without us."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as f:
-        return {line.split(" ")[4] for line in f}
+        return {line.split(" ")[4] for line in f if f" {program_room()}" in line}
 
 
 def open_fds():

@@ -1,7 +1,10 @@
 /* main - picks the verb. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -36,8 +39,21 @@ static const struct {
 	{"__vm-boot", vm_boot_main}, /* the supervisor of one VM; started by vm.c only */
 };
 
+/* Started with 0, 1 or 2 closed, the next descriptors opened would take their numbers, and what is
+ * meant for a stream would go into a disk or a socket. */
+static void open_missing_streams(void)
+{
+	int fd;
+
+	do
+		fd = open("/dev/null", O_RDWR);
+	while (fd >= 0 && fd <= STDERR_FILENO);
+	fd_close(&fd);
+}
+
 int main(int argc, char **argv)
 {
+	open_missing_streams();
 	log_init(LOG_WARN);
 	if (argc < 2) {
 		fputs(help_text, stderr);

@@ -221,6 +221,12 @@ static void on_stdin_data(struct stdio_source *s, const uint8_t *data, size_t le
 
 /* --- the calls to the guest --- */
 
+/* The agent is gone: on_end follows and knows why. */
+static bool vm_is_ending(const struct err *why)
+{
+	return why->no == ECONNRESET;
+}
+
 static void on_exec_done(struct guest_call *c, const struct guest_exec_result *res,
 	const struct err *why, void *user)
 {
@@ -228,6 +234,8 @@ static void on_exec_done(struct guest_call *c, const struct guest_exec_result *r
 	struct err e = ERR_INIT;
 
 	run->call = NULL;
+	if (!res && vm_is_ending(why))
+		return;
 	run->exec_done = true;
 	if (!res) {
 		fail(run, EXIT_SANDBOX, why);
@@ -308,6 +316,8 @@ static void on_code_done(
 	struct err e;
 
 	run->call = NULL;
+	if (why && vm_is_ending(why))
+		return;
 	if (why) {
 		e = *why;
 		err_wrap(&e, "cannot write the code to %s in the sandbox", run->code_path);

@@ -16,8 +16,12 @@ enum sandbox_state {
 	SANDBOX_ENDED,
 };
 
+/* A VM whose agent is gone gets this long to report its own end, which says more than the loss. */
+#define LOST_GRACE_MS 1000
+
 struct sandbox {
 	enum sandbox_state state;
+	uv_timer_t grace;
 	uv_loop_t *loop;
 	struct vm *vm;
 	struct guest *guest;
@@ -41,17 +45,27 @@ static void set_state(struct sandbox *sb, enum sandbox_state to)
 	sb->state = to;
 }
 
+static void on_grace_over(uv_timer_t *timer)
+{
+	struct sandbox *sb = timer->data;
+
+	vm_kill(sb->vm);
+}
+
 static void on_guest_lost(struct guest *g, const struct err *why, void *user)
 {
 	struct sandbox *sb = user;
 
 	if (sb->state != SANDBOX_RUNNING)
 		return;
-	/* Usually the VM is ending and its own report follows, which says more; if it is not, a
-	 * VM whose agent broke the protocol is of no use. */
 	sb->lost = *why;
 	set_state(sb, SANDBOX_STOPPING);
-	vm_kill(sb->vm);
+	/* The end of its stream usually means that the VM is ending: its own report follows. An
+	 * agent that broke the protocol ends nothing by itself. */
+	if (why->no == ECONNRESET)
+		uv_timer_start(&sb->grace, on_grace_over, LOST_GRACE_MS, 0);
+	else
+		vm_kill(sb->vm);
 }
 
 static void on_vm_ready(struct vm *vm, void *user)
@@ -84,6 +98,7 @@ static void on_vm_exit(struct vm *vm, const struct vm_exit *x, void *user)
 		err_code(&told.why, "S300");
 	}
 	set_state(sb, SANDBOX_ENDED);
+	uv_timer_stop(&sb->grace);
 	guest_free(STEAL(sb->guest));
 	sb->cb->on_end(sb, &told, sb->user);
 }
@@ -134,6 +149,8 @@ int sandbox_create(uv_loop_t *loop, const struct sandbox_spec *spec,
 		free(sb);
 		return r;
 	}
+	uv_timer_init(loop, &sb->grace);
+	sb->grace.data = sb;
 	*ret = sb;
 	return 0;
 }
@@ -161,11 +178,16 @@ void sandbox_stop(struct sandbox *sb)
 	vm_kill(sb->vm);
 }
 
+static void on_grace_closed(uv_handle_t *timer)
+{
+	free(timer->data);
+}
+
 void sandbox_free(struct sandbox *sb)
 {
 	if (!sb)
 		return;
 	guest_free(sb->guest);
 	vm_free(sb->vm);
-	free(sb);
+	uv_close((uv_handle_t *)&sb->grace, on_grace_closed);
 }

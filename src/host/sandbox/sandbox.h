@@ -56,4 +56,5 @@ const char *sandbox_backend_name(const struct sandbox *sb);
 
 /* Ends the VM at once; its disk is thrown away. on_end follows. */
 void sandbox_stop(struct sandbox *sb);
-void sandbox_free(struct sandbox *sb); /* NULL allowed; stops first */
+/* NULL allowed; stops first. The loop has to run once more before it can be closed. */
+void sandbox_free(struct sandbox *sb);

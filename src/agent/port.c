@@ -187,39 +187,43 @@ static void set_blocked(struct port *p)
 		watch(p);
 }
 
-/* Reads a piece; false when nothing came although the port said it was readable. */
-static bool take_bytes(struct port *p)
+enum came {
+	CAME_BYTES,
+	CAME_NOTHING,
+	CAME_END, /* the host is away, or a socket's peer gone */
+};
+
+static enum came take_bytes(struct port *p)
 {
 	static uint8_t piece[PIECE];
 	ssize_t n = read(p->fd, piece, sizeof(piece));
 
 	if (n > 0) {
 		p->cb->on_bytes(p, piece, n, p->user);
-		return true;
+		return CAME_BYTES;
 	}
-	if (n < 0 && (errno == EAGAIN || errno == EINTR))
-		return false;
-	if (p->is_socket)
-		lose(p);
-	return false;
+	return n < 0 && (errno == EAGAIN || errno == EINTR) ? CAME_NOTHING : CAME_END;
 }
 
 static void on_poll(uv_poll_t *poll, int status, int events)
 {
 	struct port *p = CONTAINER_OF(poll, struct port, poll);
-	bool moved = false;
+	enum came came = CAME_NOTHING;
+	bool stuck = false;
 
 	if (p->blocked && (status < 0 || (events & UV_WRITABLE))) {
-		moved = flush(p) > 0;
+		stuck = flush(p) == 0;
 		set_blocked(p);
 		if (!p->blocked && p->cb->on_drained)
 			p->cb->on_drained(p, p->user);
 	}
-	if (!p->lost && (status < 0 || (events & UV_READABLE)))
-		moved |= take_bytes(p);
-	/* Hang-up is reported as ready for ever: without this the loop would spin while the host is
-	 * away. */
-	if (!moved && !p->lost && !p->is_socket)
+	if (status < 0 || (events & UV_READABLE))
+		came = take_bytes(p);
+	if (came == CAME_END && p->is_socket)
+		lose(p);
+	/* A host that is away is reported as ready for ever, for reading and for writing: without
+	 * this the loop would spin. */
+	else if (came == CAME_END || (stuck && came != CAME_BYTES))
 		back_off(p);
 }
 

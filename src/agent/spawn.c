@@ -14,7 +14,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/close_range.h>
 #include <linux/sched.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -106,8 +105,9 @@ static void run_child(const struct spawn_request *req, bool in_cgroup, struct sp
 		give_up(report, SPAWN_STEP_SETUP, errno);
 	if (setsid() < 0 || dup2(req->in, 0) < 0 || dup2(req->out, 1) < 0 || dup2(req->err, 2) < 0)
 		give_up(report, SPAWN_STEP_SETUP, errno);
-	/* All of ours are close-on-exec; this also takes what a library might have opened. */
-	syscall(SYS_close_range, 3, ~0U, CLOSE_RANGE_CLOEXEC);
+	/* Now and not at execve, which may be long in coming: the write ends of other programs'
+	 * stdin are among them. */
+	syscall(SYS_close_range, 3, ~0U, 0);
 	setrlimit(RLIMIT_NOFILE, &spawn.files);
 	if (chdir(req->workdir) < 0)
 		give_up(report, SPAWN_STEP_WORKDIR, errno);
@@ -165,11 +165,16 @@ struct spawn_report spawn_report_take(unsigned slot)
 	return spawn.reports[slot];
 }
 
-pid_t spawn_function(int (*fn)(void *arg), void *arg)
+pid_t spawn_function(int (*fn)(int fd), int fd)
 {
 	pid_t pid = fork();
 
-	if (pid == 0)
-		_exit(fn(arg) & 255);
+	if (pid == 0) {
+		/* As above: it may run for long, and must not hold what is not its own. */
+		if (fd > 0)
+			syscall(SYS_close_range, 0, fd - 1, 0);
+		syscall(SYS_close_range, fd + 1, ~0U, 0);
+		_exit(fn(fd) & 255);
+	}
 	return pid < 0 ? -errno : pid;
 }

@@ -42,7 +42,7 @@
 #else
 #define PROGRAM "qemu-system-aarch64"
 #define PACKAGE "qemu-system-arm"
-#define MACHINE "virt,acpi=off,highmem=off"
+#define MACHINE "virt,acpi=off"
 #define CPU	"max"
 #define CMDLINE "nomodule"
 #endif

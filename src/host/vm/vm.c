@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -241,15 +242,16 @@ static void on_life(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
 
 static void send_cmd(struct vm *vm, const struct control_cmd *c)
 {
-	cleanup_buf struct buf line;
-	uv_buf_t b;
+	cleanup_buf struct buf line = {0};
+	uv_os_fd_t fd;
 
 	buf_init(&line, CONTROL_GUEST_LINE_MAX);
-	if (vm->control_end || control_cmd_add(&line, c) < 0)
+	if (vm->control_end || control_cmd_add(&line, c) < 0 ||
+		uv_fileno((uv_handle_t *)&vm->control, &fd) < 0)
 		return;
-	b = uv_buf_init((char *)line.data, (unsigned)line.len);
-	/* A few dozen bytes into a socket that is read at once; the alarm is behind it. */
-	uv_try_write((uv_stream_t *)&vm->control, &b, 1);
+	/* A few dozen bytes into a socket that is read at once; the alarm is behind it. Not by
+	 * uv_try_write: a supervisor that has just ended must not cost the daemon a SIGPIPE. */
+	send(fd, line.data, line.len, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 /* --- the start --- */

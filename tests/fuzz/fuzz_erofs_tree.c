@@ -20,6 +20,9 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+/* Seven names of 250 bytes. */
+#define PATH_ROOM 2048
+
 struct input {
 	const uint8_t *p, *end;
 };
@@ -30,26 +33,26 @@ static uint8_t take(struct input *in)
 }
 
 /* Up to seven components: a letter, "..", or a long name; a leading slash where it may stand. */
-static void take_path(struct input *in, char dst[static 2048], bool target)
+static void take_path(struct input *in, char dst[static PATH_ROOM], bool target)
 {
+	static const char letters[] = "abcde-~!";
 	uint8_t head = take(in);
-	int n = head & 7;
+	int n = head & 7, at = 0;
 
 	dst[0] = '\0';
 	if (target && head & 0x80)
-		strcat(dst, "/");
+		at += snprintf(dst, PATH_ROOM, "/");
 	for (int i = 0; i < n; i++) {
 		uint8_t c = take(in);
+		const char *slash = i ? "/" : "";
 
-		if (i)
-			strcat(dst, "/");
 		if (target && c >= 0xf0)
-			strcat(dst, "..");
+			at += snprintf(dst + at, PATH_ROOM - at, "%s..", slash);
 		else if (c >= 0xe0)
-			snprintf(dst + strlen(dst), 260, "%0*d", 40 + (c & 15) * 14, c);
+			at += snprintf(
+				dst + at, PATH_ROOM - at, "%s%0*d", slash, 40 + (c & 15) * 14, c);
 		else
-			snprintf(dst + strlen(dst), 8, "%c",
-				"abcd.-~!"[c & 7] == '.' ? 'e' : "abcd.-~!"[c & 7]);
+			at += snprintf(dst + at, PATH_ROOM - at, "%s%c", slash, letters[c & 7]);
 	}
 }
 
@@ -57,7 +60,7 @@ static void operate(struct tree *t, struct input *in)
 {
 	static const uint16_t modes[] = {S_IFREG | 0644, S_IFDIR | 0755, S_IFLNK | 0777,
 		S_IFIFO | 0600, S_IFCHR | 0600, S_IFBLK | 0600};
-	char path[2048], target[2048];
+	char path[PATH_ROOM], target[PATH_ROOM];
 	struct tree_attr a = {.uid = 5, .gid = 6};
 	uint8_t op = take(in);
 
@@ -140,7 +143,7 @@ static void check_dir(struct check *c, uint64_t nid, uint64_t parent)
 			memcpy(name, block + d[i].name_offset, end - d[i].name_offset);
 			name[end - d[i].name_offset] = '\0';
 			assert(strcmp(last, name) < 0);
-			strcpy(last, name);
+			memcpy(last, name, sizeof(last));
 			if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) {
 				assert(d[i].nid == (name[1] ? parent : nid));
 				dots++;

@@ -262,8 +262,8 @@ static void depth_is_bounded_also_through_symlinks(void **state)
 	struct tree_attr a = {.mode = S_IFREG};
 	struct err e = ERR_INIT;
 
-	for (int i = 0; i < IMAGE_DEPTH_MAX - 1; i++)
-		strcat(path, i ? "/d" : "d");
+	for (int i = 0; i < 2 * IMAGE_DEPTH_MAX - 3; i++)
+		path[i] = i % 2 ? '/' : 'd';
 	dir(t, path);
 	sym(t, "deep", path);
 	file(t, "deep/ok");

@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <libgen.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -19,15 +18,20 @@
 #include "host/image/build.h"
 
 /* The most memory that this program had; getrusage would count what our parent had at the fork. */
-static long memory_peak_kib(void)
+static uint64_t memory_peak_kib(void)
 {
 	cleanup_free char *text = NULL;
-	const char *line;
+	uint64_t kib = 0;
+	char *at;
 
 	if (fd_slurp_at(AT_FDCWD, "/proc/self/status", 64 << 10, &text, NULL) < 0)
 		return 0;
-	line = strstr(text, "VmHWM:");
-	return line ? strtol(line + 6, NULL, 10) : 0;
+	at = strstr(text, "VmHWM:");
+	if (!at)
+		return 0;
+	at += strcspn(at, "0123456789");
+	at[strspn(at, "0123456789")] = '\0';
+	return str_u64(at, &kib) == 0 ? kib : 0;
 }
 
 /* Takes the argument apart in place. */
@@ -94,9 +98,9 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	printf("{\"entries\":%llu,\"inodes\":%llu,\"data_bytes\":%llu,\"disk_bytes\":%llu,"
-	       "\"max_rss_kib\":%ld}\n",
+	       "\"max_rss_kib\":%llu}\n",
 		(unsigned long long)stats.entries, (unsigned long long)stats.inodes,
 		(unsigned long long)stats.data_bytes, (unsigned long long)stats.disk_bytes,
-		memory_peak_kib());
+		(unsigned long long)memory_peak_kib());
 	return 0;
 }

@@ -190,9 +190,12 @@ static void publish(struct fs_write *f)
 }
 
 /* In the child: the errno of the sync as exit status. */
-static int sync_in_child(int fd)
+static int sync_in_child(void *arg)
 {
-	return fsync(fd) < 0 ? errno : 0;
+	const struct fs_write *f = arg;
+
+	spawn_keep_only(f->fd);
+	return fsync(f->fd) < 0 ? errno : 0;
 }
 
 static void on_synced(struct reap_slot *slot, int wait_status)
@@ -218,7 +221,7 @@ static void fs_write_end(void *job)
 		return;
 	}
 	if (f->written > SYNC_INLINE_MAX) {
-		pid = spawn_function(sync_in_child, f->fd);
+		pid = spawn_function(sync_in_child, f);
 		if (pid > 0) {
 			f->syncer.on_exit = on_synced;
 			reap_watch(&f->syncer, pid);

@@ -165,16 +165,18 @@ struct spawn_report spawn_report_take(unsigned slot)
 	return spawn.reports[slot];
 }
 
-pid_t spawn_function(int (*fn)(int fd), int fd)
+void spawn_keep_only(int fd)
+{
+	if (fd > 0)
+		syscall(SYS_close_range, 0, fd - 1, 0);
+	syscall(SYS_close_range, fd + 1, ~0U, 0);
+}
+
+pid_t spawn_function(int (*fn)(void *arg), void *arg)
 {
 	pid_t pid = fork();
 
-	if (pid == 0) {
-		/* As above: it may run for long, and must not hold what is not its own. */
-		if (fd > 0)
-			syscall(SYS_close_range, 0, fd - 1, 0);
-		syscall(SYS_close_range, fd + 1, ~0U, 0);
-		_exit(fn(fd) & 255);
-	}
+	if (pid == 0)
+		_exit(fn(arg) & 255);
 	return pid < 0 ? -errno : pid;
 }

@@ -163,8 +163,13 @@ static pid_t await_pid(const char *name)
 		size_t len;
 
 		if (fd_slurp_at(AT_FDCWD, path, 100, &text, &len) == 0 && len &&
-			text[len - 1] == '\n')
-			return (pid_t)strtol(text, NULL, 10);
+			text[len - 1] == '\n') {
+			uint32_t pid = 0;
+
+			text[len - 1] = '\0';
+			assert_int_equal(str_u32(text, &pid), 0);
+			return (pid_t)pid;
+		}
 		poll(NULL, 0, 10);
 	}
 }

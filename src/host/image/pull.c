@@ -132,7 +132,7 @@ static const char *skip_steps(const char *message)
 {
 	static const char *const steps[] = {"Error parsing image name", "initializing source",
 		"Error initializing source", "Error retrieving manifest", "Error reading manifest",
-		"copying system image", "determining manifest"};
+		"Error parsing manifest", "copying system image", "determining manifest"};
 
 	for (size_t i = 0; i < ARRAY_LEN(steps);) {
 		const char *next = strstr(message, ": ");
@@ -166,6 +166,9 @@ static const struct {
 	{"x509:", EPROTO,
 		"add its certificate to /etc/containers/certs.d, or list the registry in "
 		"III_INSECURE_REGISTRIES"},
+	{"unsupported docker v2s2 media type", EPROTO,
+		"this skopeo does not know such layers in a Docker manifest: push the image in OCI "
+		"format, or install a newer skopeo"},
 	{"policy.json", ENOENT,
 		"skopeo needs a signature policy: install golang-github-containers-common"},
 	{"no such host", EHOSTUNREACH, "check the name and the network"},

@@ -55,8 +55,8 @@ static void test_stopped_boot(void **state)
 	(void)state;
 	run(&r, &steady, "pids", 0);
 	expect(&r, VM_END_STOPPED, 0, 0, "killed");
-	assert_true(is_dead(vmm_pid));
 	assert_true(is_dead(boot_pid));
+	expect_death(vmm_pid);
 }
 
 /* The daemon dies at once: a process that runs a VM is killed by force. */
@@ -131,6 +131,28 @@ static void test_vm_free(void **state)
 	assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
 }
 
+static void then_free(struct run *r)
+{
+	read_pids(r, &vmm_pid, &boot_pid);
+	vm_free(r->vm);
+	uv_close((uv_handle_t *)&r->guard, NULL);
+}
+
+static void test_vm_free_in_callback(void **state)
+{
+	struct run r = {.then = then_free};
+
+	(void)state;
+	start(&r, &steady, "pids", 0);
+	uv_run(&loop, UV_RUN_DEFAULT);
+	assert_true(r.ready);
+	assert_false(r.ended);
+	assert_true(is_dead(boot_pid));
+	expect_death(vmm_pid);
+	fd_close(&r.agent);
+	assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+}
+
 static void test_one_disk_one_vm(void **state)
 {
 	cleanup_fd int first = file_of("kept", "disk", 4, O_RDWR),
@@ -164,6 +186,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_stopped_boot),
 		cmocka_unit_test(test_kill9_daemon),
 		cmocka_unit_test(test_vm_free),
+		cmocka_unit_test(test_vm_free_in_callback),
 		cmocka_unit_test(test_one_disk_one_vm),
 	};
 

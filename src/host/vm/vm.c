@@ -146,9 +146,11 @@ static void on_life_late(uv_timer_t *t)
 
 static void maybe_ended(struct vm *vm)
 {
-	if (!vm->gone || !vm->control_end)
+	/* Nobody waits for the end of a VM that was freed: its supervisor is collected, and that
+	 * the VMM goes with it is the kernel's promise. */
+	if (!vm->gone || (!vm->control_end && !vm->freed))
 		return;
-	if (vm->life_end)
+	if (vm->life_end || vm->freed)
 		close_all(vm);
 	else
 		uv_timer_start(&vm->timer, on_life_late, LIFE_GRACE_MS, 0);

@@ -179,6 +179,7 @@ static void test_chosen(void **state)
 	struct err e = ERR_INIT;
 
 	(void)state;
+	assert_true(fd >= 0);
 	setenv("III_SANDBOX_KERNEL", path, 1);
 #if defined(__x86_64__)
 	assert_int_equal(kernel_open(&k, &e), -EINVAL);
@@ -229,7 +230,7 @@ static int count_entries(const char *dir)
 static void test_real(void **state)
 {
 	char dir[] = "/tmp/test_kernel.XXXXXX";
-	cleanup_free char *lib = NULL, *entry = NULL;
+	cleanup_free char *lib = NULL;
 	struct kernel a, b;
 	struct err e = ERR_INIT;
 	off_t size;

@@ -227,6 +227,7 @@ static void test_inventory(void **state)
 	size_t fds = 0;
 
 	(void)state;
+	assert_true(extra >= 0);
 	start(&r, &steady, "inventory", 0);
 	read_agent(&r, text, sizeof(text), "end\n");
 	finish(&r);

@@ -382,7 +382,7 @@ static bool has_nul(json_object *v)
 int json_get_str(
 	json_object *o, const char *name, enum json_need need, const char **ret, struct err *e)
 {
-	json_object *v;
+	json_object *v = NULL;
 	int rc = get(o, name, need, json_type_string, "a string", &v, e);
 
 	if (rc <= 0)
@@ -396,7 +396,7 @@ int json_get_str(
 
 int json_get_bool(json_object *o, const char *name, enum json_need need, bool *ret, struct err *e)
 {
-	json_object *v;
+	json_object *v = NULL;
 	int rc = get(o, name, need, json_type_boolean, "true or false", &v, e);
 
 	if (rc > 0)
@@ -408,7 +408,7 @@ static int get_unsigned(json_object *o, const char *name, enum json_need need, u
 	uint64_t *ret, struct err *e)
 {
 	char expected[64];
-	json_object *v;
+	json_object *v = NULL;
 	int rc;
 
 	snprintf(expected, sizeof(expected), "an integer from 0 to %" PRIu64, max);
@@ -442,7 +442,7 @@ int json_get_u32(
 
 int json_get_i64(json_object *o, const char *name, enum json_need need, int64_t *ret, struct err *e)
 {
-	json_object *v;
+	json_object *v = NULL;
 	int rc = get(o, name, need, json_type_int, "a 64-bit signed integer", &v, e);
 
 	if (rc <= 0)
@@ -469,7 +469,7 @@ int json_get_array(
 
 int json_get_strv(json_object *o, const char *name, enum json_need need, char ***ret, struct err *e)
 {
-	json_object *v;
+	json_object *v = NULL;
 	int rc = get(o, name, need, json_type_array, "an array of strings", &v, e);
 	size_t n;
 	char **strv;
@@ -506,7 +506,7 @@ static void add(json_object *o, const char *name, json_object *v)
 static json_object *new_str(const void *s, size_t len)
 {
 	cleanup_free char *repaired = NULL;
-	json_object *v;
+	json_object *v = NULL;
 
 	if (!utf8_valid(s, len))
 		s = repaired = utf8_lossy(s, len, &len);

@@ -39,6 +39,8 @@ def room(backend):
 
 
 def done():
+    for home in homes:
+        shutil.rmtree(home, ignore_errors=True)
     shutil.rmtree(harness.program_room(), ignore_errors=True)
 
 
@@ -74,7 +76,7 @@ def kernel_of(t):
     r = t.run_program("cat", "/proc/cmdline")
     if r.status:
         raise SystemExit(f"bench: a VM is needed first, and does not run:\n{r}")
-    words = [w for w in r.out.decode().split()
+    words = [w for w in r.out.decode().partition(" -- ")[0].split()
              if not re.match(r"(iii\.|virtio_mmio|root=|init=|ro$|rootfstype=)", w)]
     if "III_SANDBOX_KERNEL" in t.env():
         return t.env()["III_SANDBOX_KERNEL"], words
@@ -88,8 +90,7 @@ class PlainVM:
     def __init__(self, t, kernel, words, disk, arguments=()):
         self.console, console_end = os.pipe()
         self.port, port_end = socket.socketpair()
-        cmdline = " ".join(["root=/dev/vda ro rootfstype=erofs init=/init", *words,
-                            *(("--", *arguments) if arguments else ())])
+        cmdline = " ".join(["root=/dev/vda ro rootfstype=erofs init=/init", *words, *arguments])
         self.start = time.monotonic()
         if t.backend == "qemu":
             self.pid = self.qemu(kernel, cmdline, disk, console_end, port_end)
@@ -195,15 +196,21 @@ def msb_package(libkrunfw=None):
     return into
 
 
+homes = []
+
+
 class Msb:
     """msb with a home of its own."""
 
     def __init__(self, libkrunfw=None):
         self.program = os.path.join(msb_package(libkrunfw), "bin/msb")
-        self.home = tempfile.mkdtemp(prefix="msb-", dir=harness.program_room())
+        # Its socket's path must be short.
+        self.home = tempfile.mkdtemp(prefix="msb", dir=os.environ.get("SANDBOX_TEST_TMP", "/var/tmp"))
+        homes.append(self.home)
 
     def __call__(self, *args):
-        r = subprocess.run([self.program, *args], env={"HOME": self.home, "PATH": os.environ["PATH"]},
+        env = {"HOME": self.home, "MSB_HOME": self.home, "PATH": os.environ["PATH"]}
+        r = subprocess.run([self.program, *args], env=env,
                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                            timeout=600, check=False)
         if r.returncode:

@@ -6,11 +6,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "agent/op.h"
+#include "base/str.h"
 
 static struct {
 	uint64_t boot_us;
@@ -39,14 +40,21 @@ uint64_t hello_boot_us(void)
 /* The second number of statm is resident pages. */
 static uint64_t resident_kib(void)
 {
-	char text[128], *end;
+	char text[128], *resident, *end;
 	ssize_t n = pread(hello.statm_fd, text, sizeof(text) - 1, 0);
+	uint64_t pages;
 
 	if (n <= 0)
 		return 0;
 	text[n] = '\0';
-	strtoull(text, &end, 10);
-	return strtoull(end, NULL, 10) * ((uint64_t)sysconf(_SC_PAGESIZE) / 1024);
+	resident = strchr(text, ' ');
+	end = resident ? strchr(resident + 1, ' ') : NULL;
+	if (!end)
+		return 0;
+	*end = '\0';
+	if (str_u64(resident + 1, &pages) < 0)
+		return 0;
+	return pages * ((uint64_t)sysconf(_SC_PAGESIZE) / 1024);
 }
 
 static int hello_start(struct op *o, json_object *head, void **ret_job, struct err *e)

@@ -2,7 +2,7 @@
  *
  * As PID 1 it takes no arguments: what the kernel or a VMM puts on the command line of init is not
  * for us, and nothing there may change what the guest is. As any other process it serves the same
- * operations on an inherited socket, for tests:
+ * operations on an inherited socket, for tests (refused to a PID 1, which would mount and reboot):
  *
  *   sandbox-agent --serve FD [--env FILE] [--cgroup FOLDER]
  *
@@ -157,7 +157,8 @@ static int usage(void)
 	fprintf(stderr,
 		"usage: sandbox-agent --serve FD [--env FILE] [--cgroup FOLDER]\n"
 		"       sandbox-agent --version\n"
-		"This is the init of a sandbox; elsewhere it serves on an inherited socket.\n");
+		"As PID 1 this is the init of a sandbox; elsewhere it serves on an inherited "
+		"socket.\n");
 	return 2;
 }
 
@@ -244,6 +245,8 @@ int main(int argc, char **argv)
 
 	prepare();
 	if (getpid() == 1) {
+		if (argc > 1 && str_eq(argv[1], "--serve"))
+			return usage();
 		console_start();
 		run_as_init();
 	}

@@ -1,5 +1,6 @@
 #include "agent/reap.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <signal.h>
 #include <sys/signalfd.h>
@@ -117,8 +118,7 @@ void reap_stop(void)
 
 void reap_on_round(reap_round cb, void *user)
 {
-	if (reap.n_rounds == ARRAY_LEN(reap.rounds))
-		abort();
+	assert(reap.n_rounds < ARRAY_LEN(reap.rounds));
 	reap.rounds[reap.n_rounds].cb = cb;
 	reap.rounds[reap.n_rounds++].user = user;
 }

@@ -42,8 +42,8 @@ pid_t spawn_program(const struct spawn_request *req, unsigned *ret_slot);
 /* After the child was reaped: how far it came. Frees the slot. */
 struct spawn_report spawn_report_take(unsigned slot);
 
-/* Runs `fn` in a forked child; its result (0..255) becomes the exit status. For work that would stop
- * the loop for long. The child should begin by closing what is not its own, the write ends of
+/* Runs `fn` in a forked child; its result (0..255) becomes the exit status. For work that would
+ * stop the loop for long. The child should begin by closing what is not its own, the write ends of
  * programs' stdin among it. Returns the pid, or a negative errno. */
 pid_t spawn_function(int (*fn)(void *arg), void *arg);
 /* Closes every descriptor but one. */

@@ -127,28 +127,27 @@ static void run_helper(const char *agent, int fd, const char *env_file, const ch
 	}
 }
 
+/* How many numbers stand in the kernel's list of children; the first of them. */
 static size_t children_of(pid_t pid, pid_t *ret_first)
 {
 	cleanup_free char *file = xasprintf("/proc/%d/task/%d/children", (int)pid, (int)pid);
 	cleanup_free char *text = NULL;
 	size_t n = 0;
-	char *end, *p;
+	uint32_t child;
 
 	if (fd_slurp_at(AT_FDCWD, file, 1 << 20, &text, NULL) < 0)
 		return 0;
-	for (p = text;; p = end) {
-		long child = strtol(p, &end, 10);
-
-		if (end == p)
-			return n;
-		if (n++ == 0 && ret_first)
+	for (char *word = text, *end; (end = strchr(word, ' ')); word = end + 1) {
+		*end = '\0';
+		if (str_u32(word, &child) == 0 && n++ == 0 && ret_first)
 			*ret_first = (pid_t)child;
 	}
+	return n;
 }
 
 static const struct mux_callbacks client_callbacks;
 
-void client_start(struct client *c, const char *env)
+static void start(struct client *c, const char *env, bool with_cgroup)
 {
 	cleanup_free char *agent = agent_path();
 	char env_file[] = "/tmp/sandbox-agent-env-XXXXXX";
@@ -163,7 +162,7 @@ void client_start(struct client *c, const char *env)
 		assert_int_equal(fd_write_all(env_fd, env, strlen(env)), 0);
 		close(env_fd);
 	}
-	c->cgroup = make_cgroup();
+	c->cgroup = with_cgroup ? make_cgroup() : NULL;
 	c->helper = fork_into_new_pids(&c->own_pids);
 	assert_true(c->helper >= 0);
 	if (c->helper == 0) {
@@ -185,6 +184,36 @@ void client_start(struct client *c, const char *env)
 	assert_true(c->agent > 0);
 	if (env)
 		unlink(env_file);
+}
+
+void client_start(struct client *c, const char *env)
+{
+	start(c, env, true);
+}
+
+void client_start_without_cgroup(struct client *c)
+{
+	start(c, NULL, false);
+}
+
+int agent_as_pid1(void)
+{
+	cleanup_free char *agent = agent_path();
+	bool own;
+	int status;
+	pid_t pid = fork_into_new_pids(&own);
+
+	assert_true(pid >= 0);
+	if (pid == 0 && !own)
+		_exit(0);
+	if (pid == 0) {
+		int null = open("/dev/null", O_RDWR);
+
+		dup2(null, STDERR_FILENO);
+		exec_agent(agent, null, NULL, NULL);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	return own && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 void client_reconnect(struct client *c)
@@ -548,9 +577,20 @@ size_t agent_children(const struct client *c)
 
 size_t agent_leaves(const struct client *c)
 {
-	cleanup_free char *path = path_join(c->cgroup, "exec");
+	cleanup_free char *path = client_has_cgroup(c) ? path_join(c->cgroup, "exec") : NULL;
 
-	return count_entries(path, true);
+	return path ? count_entries(path, true) : 0;
+}
+
+static bool is_idle(void *user)
+{
+	return !agent_children(user) && !agent_leaves(user);
+}
+
+void client_run_until_idle(struct client *c)
+{
+	client_run_until(c, is_idle, c);
+	assert_true(is_idle(c));
 }
 
 static size_t signal_processes_with(const char *marker, int sig)
@@ -562,13 +602,14 @@ static size_t signal_processes_with(const char *marker, int sig)
 	assert_non_null(dir);
 	while ((d = readdir(dir))) {
 		cleanup_free char *file = xasprintf("%s/cmdline", d->d_name), *text = NULL;
+		uint32_t pid;
 		size_t len;
 
-		if (d->d_name[0] < '1' || d->d_name[0] > '9' ||
+		if (str_u32(d->d_name, &pid) < 0 ||
 			fd_slurp_at(dirfd(dir), file, 1 << 16, &text, &len) < 0)
 			continue;
 		if (len && memmem(text, len, marker, strlen(marker)))
-			n += kill((pid_t)strtol(d->d_name, NULL, 10), sig) == 0;
+			n += kill((pid_t)pid, sig) == 0;
 	}
 	closedir(dir);
 	return n;

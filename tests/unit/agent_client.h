@@ -45,6 +45,10 @@ struct call {
 
 /* `env`: JSON for --env, or NULL. */
 void client_start(struct client *c, const char *env);
+/* As a host without cgroup v2. */
+void client_start_without_cgroup(struct client *c);
+/* Exit status of `sandbox-agent --serve` as PID 1 of a namespace, or -1 where there can be none. */
+int agent_as_pid1(void);
 /* Closes the socket and waits for the agent. Returns its exit status. */
 int client_stop(struct client *c);
 /* A new HTTP/2 session on the same socket, after the test has freed the old one. */
@@ -86,5 +90,7 @@ size_t agent_children(const struct client *c);
 size_t processes_with(const char *marker);
 /* SIGKILL to them; returns how many. */
 size_t kill_processes_with(const char *marker);
-/* Leaves in the agent's cgroup. */
+/* Leaves in the agent's cgroup; 0 without one. */
 size_t agent_leaves(const struct client *c);
+/* Runs until the agent has neither children nor leaves. */
+void client_run_until_idle(struct client *c);

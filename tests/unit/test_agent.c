@@ -1,6 +1,7 @@
 /* agent: the real program, driven over a socketpair. */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -71,6 +72,21 @@ static const char *fresh_marker(void)
 static bool no_marked_process(void *marker)
 {
 	return processes_with(marker) == 0;
+}
+
+/* Waits until at least n processes have the marker. */
+static void wait_for_processes(const char *marker, size_t n)
+{
+	for (int i = 0; processes_with(marker) < n; i++) {
+		if (i == GUARD_MS / 5)
+			fail_msg("%zu processes did not start", n);
+		client_run_for(&agent, 5);
+	}
+}
+
+static bool fds_are_back(void *count)
+{
+	return agent_fd_count(&agent) == *(size_t *)count;
 }
 
 /* --- hello --- */
@@ -382,7 +398,7 @@ static void what_was_written_before_the_exit_survives_a_slow_reader(void **state
 	call_done(&k);
 	assert_int_equal(kill_processes_with(marker), 1);
 	client_run_until(&agent, no_marked_process, (void *)marker);
-	client_run_for(&agent, 100);
+	client_run_until_idle(&agent);
 }
 
 /* --- stdin --- */
@@ -443,14 +459,18 @@ static void exit_wins_over_open_stdin(void **state)
 	call_done(&k);
 }
 
+static bool has_eight_bytes(void *user)
+{
+	return ((struct call *)user)->out.len >= 8;
+}
+
 static void stdin_is_answered_in_dialogue(void **state)
 {
 	struct call k;
 
 	begin_exec(&k, "while read x; do echo got $x; done", 60000);
 	call_data(&k, "one\n", 4);
-	while (k.out.len < 8)
-		client_run_for(&agent, 10);
+	client_run_until(&agent, has_eight_bytes, &k);
 	call_data(&k, "two\n", 4);
 	call_complete(&k);
 	call_wait(&k);
@@ -475,10 +495,7 @@ static void background_child_does_not_hold_the_answer(void **state)
 		assert_int_equal(agent_leaves(&agent), 1);
 	assert_int_equal(kill_processes_with(marker), 1);
 	client_run_until(&agent, no_marked_process, (void *)marker);
-	client_run_for(&agent, 100);
-	if (client_has_cgroup(&agent))
-		assert_int_equal(agent_leaves(&agent), 0);
-	assert_int_equal(agent_children(&agent), 0);
+	client_run_until_idle(&agent);
 }
 
 static void background_child_is_never_hit_by_sigpipe(void **state)
@@ -519,7 +536,80 @@ static void nohup_child_survives_its_exec(void **state)
 	client_run_until(&agent, no_marked_process, (void *)marker);
 }
 
+static void pipes_of_background_programs_are_given_back(void **state)
+{
+	enum { N = 40 };
+	const char *marker = fresh_marker();
+	cleanup_free char *script = xasprintf("sleep %s & exit 0", marker);
+	size_t fds = agent_fd_count(&agent);
+	struct call k[N];
+
+	for (size_t i = 0; i < N; i++) {
+		begin_exec(&k[i], script, 60000);
+		call_complete(&k[i]);
+	}
+	for (size_t i = 0; i < N; i++) {
+		call_wait(&k[i]);
+		assert_int_equal(end_int(&k[i], "exit_code"), 0);
+		call_done(&k[i]);
+	}
+	assert_int_equal(agent_fd_count(&agent), fds + 2 * N);
+	assert_int_equal(kill_processes_with(marker), N);
+	client_run_until_idle(&agent);
+	client_run_until(&agent, fds_are_back, &fds);
+}
+
+static void closed_outputs_do_not_end_a_program(void **state)
+{
+	struct call k;
+
+	call_shell(&k, &agent, "echo a; exec >&- 2>&-; sleep 0.3; exit 5");
+	assert_int_equal(end_int(&k, "exit_code"), 5);
+	assert_out(&k, "a\n");
+	call_done(&k);
+}
+
 /* --- deadline, reset --- */
+
+static void deadline_comes_also_while_nobody_reads(void **state)
+{
+	const char *marker = fresh_marker();
+	cleanup_free char *script = xasprintf("yes %s", marker);
+	struct call k;
+
+	begin_exec(&k, script, 300);
+	call_complete(&k);
+	call_pause(&k, true);
+	wait_for_processes(marker, 1);
+	client_run_until(&agent, no_marked_process, (void *)marker);
+	call_pause(&k, false);
+	call_wait(&k);
+	assert_true(end_bool(&k, "timed_out"));
+	assert_int_equal(end_int(&k, "exit_code"), 137);
+	call_done(&k);
+	client_run_until_idle(&agent);
+}
+
+static void without_cgroups_a_deadline_kills_the_process_group(void **state)
+{
+	const char *marker = fresh_marker();
+	cleanup_free char *script = xasprintf("sleep %s & trap '' TERM; sleep %s", marker, marker);
+	struct client plain;
+	const char *const argv[] = {"sh", "-c", script, NULL};
+	json_object *head = exec_head(argv);
+	struct call k;
+
+	client_start_without_cgroup(&plain);
+	json_add_u64(head, "deadline_ms", 300);
+	call_begin(&k, &plain, "/exec", head);
+	call_complete(&k);
+	call_wait(&k);
+	assert_int_equal(processes_with(marker), 0);
+	assert_true(end_bool(&k, "timed_out"));
+	call_done(&k);
+	client_run_until_idle(&plain);
+	assert_int_equal(client_stop(&plain), 0);
+}
 
 static void deadline_kills_everything(void **state)
 {
@@ -605,16 +695,17 @@ static void reset_kills(void **state)
 	struct call k;
 
 	begin_exec(&k, script, 60000);
-	while (processes_with(marker) < 3)
-		client_run_for(&agent, 10);
+	wait_for_processes(marker, 3);
 	call_reset(&k);
 	call_wait(&k);
 	call_done(&k);
 	client_run_until(&agent, no_marked_process, (void *)marker);
-	client_run_for(&agent, 100);
-	assert_int_equal(agent_children(&agent), 0);
-	if (client_has_cgroup(&agent))
-		assert_int_equal(agent_leaves(&agent), 0);
+	client_run_until_idle(&agent);
+}
+
+static bool has_a_mebibyte(void *user)
+{
+	return ((struct call *)user)->out.len >= 1 << 20;
 }
 
 static void reset_during_output_kills(void **state)
@@ -625,8 +716,7 @@ static void reset_during_output_kills(void **state)
 
 	begin_exec(&k, script, 60000);
 	call_complete(&k);
-	while (k.out.len < 1 << 20)
-		client_run_for(&agent, 10);
+	client_run_until(&agent, has_a_mebibyte, &k);
 	call_reset(&k);
 	call_wait(&k);
 	call_done(&k);
@@ -663,11 +753,8 @@ static void thousands_of_short_execs_leave_nothing(void **state)
 		client_run_for(&agent, 1);
 		assert_false(agent.broken);
 	}
-	client_run_for(&agent, 50);
-	assert_int_equal(agent_children(&agent), 0);
-	assert_int_equal(agent_fd_count(&agent), fds);
-	if (client_has_cgroup(&agent))
-		assert_int_equal(agent_leaves(&agent), 0);
+	client_run_until_idle(&agent);
+	client_run_until(&agent, fds_are_back, &fds);
 }
 
 static void orphans_are_reaped(void **state)
@@ -677,9 +764,7 @@ static void orphans_are_reaped(void **state)
 	call_shell(&k, &agent,
 		"i=0; while [ $i -lt 50 ]; do (sleep 0.2 >/dev/null 2>&1 &); i=$((i+1)); done");
 	call_done(&k);
-	for (int i = 0; i < 500 && agent_children(&agent); i++)
-		client_run_for(&agent, 20);
-	assert_int_equal(agent_children(&agent), 0);
+	client_run_until_idle(&agent);
 }
 
 static void two_hundred_at_once_work(void **state)
@@ -703,8 +788,7 @@ static void two_hundred_at_once_work(void **state)
 		call_done(&k[i]);
 	}
 	free(k);
-	client_run_for(&agent, 50);
-	assert_int_equal(agent_fd_count(&agent), fds);
+	client_run_until(&agent, fds_are_back, &fds);
 }
 
 /* --- bad requests --- */
@@ -760,8 +844,7 @@ static void broken_records_are_answered(void **state)
 	call_wait(&k);
 	assert_true(strlen(end_error_text(&k)) > 0);
 	call_done(&k);
-	client_run_for(&agent, 100);
-	assert_int_equal(agent_children(&agent), 0);
+	client_run_until_idle(&agent);
 }
 
 static void garbage_does_not_end_the_agent(void **state)
@@ -772,14 +855,15 @@ static void garbage_does_not_end_the_agent(void **state)
 	struct call k;
 
 	begin_exec(&k, script, 60000);
-	while (processes_with(marker) < 1)
-		client_run_for(&agent, 10);
+	wait_for_processes(marker, 1);
 	memset(noise, 0x5a, sizeof(noise));
 	assert_int_equal(fd_write_all(agent.fd, noise, sizeof(noise)), 0);
 	/* The connection is over, its exec killed. */
-	for (int i = 0; i < 1000 && processes_with(marker); i++)
-		client_run_for(&agent, 10), usleep(5000);
-	assert_int_equal(processes_with(marker), 0);
+	for (int i = 0; processes_with(marker); i++) {
+		if (i == GUARD_MS / 5)
+			fail_msg("the exec of a broken connection lives on");
+		poll(NULL, 0, 5);
+	}
 	assert_int_equal(kill(agent.agent, 0), 0);
 	mux_free(agent.mux);
 	agent.mux = NULL;
@@ -788,6 +872,17 @@ static void garbage_does_not_end_the_agent(void **state)
 	call_shell(&k, &agent, "echo again");
 	assert_out(&k, "again\n");
 	call_done(&k);
+}
+
+static void pid_1_does_not_serve_tests(void **state)
+{
+	int status = agent_as_pid1();
+
+	if (status < 0) {
+		print_message("skipped: no pid namespace may be made here\n");
+		skip();
+	}
+	assert_int_equal(status, 2);
 }
 
 /* --- resources --- */
@@ -876,12 +971,23 @@ static size_t names_in_scratch(void)
 {
 	struct call k;
 	cleanup_free char *script = xasprintf("ls -A %s | wc -l", scratch);
-	size_t n;
+	uint32_t n = 0;
 
 	call_shell(&k, &agent, script);
-	n = strtoul((char *)k.out.data, NULL, 10);
+	assert_true(k.out.len > 1);
+	k.out.data[k.out.len - 1] = '\0';
+	assert_int_equal(str_u32((char *)k.out.data, &n), 0);
 	call_done(&k);
 	return n;
+}
+
+static void wait_for_names(size_t n)
+{
+	for (int i = 0; names_in_scratch() != n; i++) {
+		if (i == GUARD_MS / 10)
+			fail_msg("the folder never had %zu names", n);
+		client_run_for(&agent, 10);
+	}
 }
 
 static void files_are_written_and_read_back(void **state)
@@ -996,13 +1102,11 @@ static void interrupted_writes_leave_the_old_file(void **state)
 	json_add_str(head, "path", path);
 	call_begin(&k, &agent, "/fs/write", head);
 	call_data(&k, big, 300000);
-	while (names_in_scratch() < 2)
-		client_run_for(&agent, 10);
+	wait_for_names(2);
 	call_reset(&k);
 	call_wait(&k);
 	call_done(&k);
-	client_run_for(&agent, 50);
-	assert_int_equal(names_in_scratch(), 1);
+	wait_for_names(1);
 	/* Cut in the middle of a record: refused, not published. */
 	head = json_object_new_object();
 	json_add_str(head, "path", path);
@@ -1169,6 +1273,10 @@ int main(void)
 		T(background_child_does_not_hold_the_answer),
 		T(background_child_is_never_hit_by_sigpipe),
 		T(nohup_child_survives_its_exec),
+		T(pipes_of_background_programs_are_given_back),
+		T(closed_outputs_do_not_end_a_program),
+		T(deadline_comes_also_while_nobody_reads),
+		cmocka_unit_test(without_cgroups_a_deadline_kills_the_process_group),
 		T(deadline_kills_everything),
 		T(deadline_kills_setsid_children),
 		T(deadline_kills_a_fork_bomb),
@@ -1181,6 +1289,7 @@ int main(void)
 		T(bad_requests_are_answered),
 		T(broken_records_are_answered),
 		T(garbage_does_not_end_the_agent),
+		cmocka_unit_test(pid_1_does_not_serve_tests),
 		T(no_descriptors_is_an_error_reply),
 		F(files_are_written_and_read_back),
 		F(write_replaces_links_and_makes_parents),

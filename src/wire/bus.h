@@ -156,6 +156,6 @@ int bus_channel_ref_read(
 	json_object *o, struct bus_channel_ref *ret, bool *ret_write, struct err *e);
 json_object *bus_channel_ref_new(const struct bus_channel_ref *ref, bool write);
 
-/* The URL of that end: `base` without its last slashes, then /ws/channels/ID?key=KEY&dir=…, both
- * percent-encoded. The caller frees it. */
+/* The URL of that end: /ws/channels/ID behind the path of `base`, which loses its last slashes, and
+ * key=KEY&dir=… behind its query; ids percent-encoded. The caller frees it. */
 char *bus_channel_url(const char *base, const struct bus_channel_ref *ref, bool write);

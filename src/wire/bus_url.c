@@ -164,16 +164,17 @@ static void add_encoded(struct buf *b, const char *s)
 
 char *bus_channel_url(const char *base, const struct bus_channel_ref *ref, bool write)
 {
-	size_t len = strlen(base);
+	size_t path = strcspn(base, "?");
+	const char *query = base[path] ? base + path + 1 : "";
 	struct buf b;
 
-	buf_init(&b, len + 6 * BUS_ID_MAX + 64);
-	while (len > 0 && base[len - 1] == '/')
-		len--;
-	if (buf_add(&b, base, len) < 0 || buf_add_str(&b, "/ws/channels/") < 0)
+	buf_init(&b, strlen(base) + 6 * BUS_ID_MAX + 64);
+	while (path > 0 && base[path - 1] == '/')
+		path--;
+	if (buf_add(&b, base, path) < 0 || buf_add_str(&b, "/ws/channels/") < 0)
 		mem_exhausted();
 	add_encoded(&b, ref->id);
-	if (buf_add_str(&b, "?key=") < 0)
+	if (buf_printf(&b, "?%s%skey=", query, *query ? "&" : "") < 0)
 		mem_exhausted();
 	add_encoded(&b, ref->key);
 	if (buf_add_str(&b, write ? "&dir=write" : "&dir=read") < 0)

@@ -479,6 +479,11 @@ static void channel_refs_are_read_and_cannot_leave_their_place(void **state)
 	url = bus_channel_url("ws://h:1//", &ref, true);
 	assert_string_equal(
 		url, "ws://h:1/ws/channels/..%2Fa%3Fb%26c%23d%0D%0A?key=k%3D%2541&dir=write");
+	free(url);
+	url = bus_channel_url("wss://h/p/?token=t", &ref, false);
+	assert_string_equal(url,
+		"wss://h/p/ws/channels/..%2Fa%3Fb%26c%23d%0D%0A?token=t&key=k%3D%2541"
+		"&dir=read");
 	assert_int_equal(bus_channel_ref_read(NULL, &ref, NULL, &e), -EINVAL);
 	json_add_str(o, "channel_id", "");
 	assert_int_equal(bus_channel_ref_read(o, &ref, NULL, &e), -EINVAL);

@@ -371,7 +371,9 @@ static void print_table(const struct store_item *items, size_t n)
 	size_t width = strlen("NAME");
 
 	if (!n) {
-		puts("There are no images yet; 'sandbox-libkrun image pull python' gets one.");
+		/* Not on stdout: a script that looks for a name there must not find this. */
+		fputs("There are no images yet; 'sandbox-libkrun image pull python' gets one.\n",
+			stderr);
 		return;
 	}
 	for (size_t i = 0; i < n; i++)

@@ -10,6 +10,8 @@
 #include "base/mem.h"
 
 #ifdef BOOTDISK_FILE
+#include "host/vm/bootdisk_id.h" /* generated: makes this file depend on the disk */
+
 __asm__(".section .rodata.bootdisk, \"a\"\n"
 	".balign 4096\n"
 	"bootdisk_data:\n"

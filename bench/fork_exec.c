@@ -4,11 +4,14 @@
  * Prints the least and the median in microseconds. Static and small, so that fork has nothing to
  * copy: the hardest yardstick for an exec that also crosses the VM's border.
  */
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "base/str.h"
 
 #define ROUNDS_MAX 100000
 
@@ -30,11 +33,11 @@ static int compare(const void *a, const void *b)
 int main(int argc, char **argv)
 {
 	static long took[ROUNDS_MAX];
-	long n = argc == 3 ? strtol(argv[1], NULL, 10) : 0;
+	uint32_t n;
 
-	if (n < 1 || n > ROUNDS_MAX)
+	if (argc != 3 || str_u32(argv[1], &n) < 0 || n < 1 || n > ROUNDS_MAX)
 		return 2;
-	for (long i = 0; i < n; i++) {
+	for (uint32_t i = 0; i < n; i++) {
 		long start = now_us();
 		int status;
 		pid_t pid = fork();
@@ -47,7 +50,7 @@ int main(int argc, char **argv)
 			return 1;
 		took[i] = now_us() - start;
 	}
-	qsort(took, (size_t)n, sizeof(took[0]), compare);
+	qsort(took, n, sizeof(took[0]), compare);
 	printf("%ld %ld\n", took[0], took[n / 2]);
 	return 0;
 }

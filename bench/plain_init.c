@@ -14,6 +14,8 @@
 #include <sys/reboot.h>
 #include <unistd.h>
 
+#include "base/str.h"
+
 #define CHUNK (64u << 10) /* large writes are what a port likes */
 
 static void say(const char *text)
@@ -52,10 +54,10 @@ static int open_port(const char *wanted)
 	return -1;
 }
 
-static void pump(unsigned long bytes)
+static void pump(uint64_t bytes)
 {
 	static char chunk[CHUNK];
-	unsigned long done;
+	uint64_t done;
 	ssize_t n;
 	int fd;
 
@@ -68,12 +70,12 @@ static void pump(unsigned long bytes)
 	/* The host says go, so that its clock starts with us. */
 	if (read(fd, chunk, 1) != 1)
 		return;
-	for (done = 0; done < bytes; done += (unsigned long)n) {
+	for (done = 0; done < bytes; done += (uint64_t)n) {
 		n = write(fd, chunk, bytes - done < CHUNK ? bytes - done : CHUNK);
 		if (n <= 0)
 			return;
 	}
-	for (done = 0; done < bytes; done += (unsigned long)n) {
+	for (done = 0; done < bytes; done += (uint64_t)n) {
 		n = read(fd, chunk, CHUNK);
 		if (n <= 0)
 			return;
@@ -86,10 +88,11 @@ static void pump(unsigned long bytes)
 int main(void)
 {
 	const char *bytes = getenv("pump");
+	uint64_t size;
 
 	say("init\n");
-	if (bytes)
-		pump(strtoul(bytes, NULL, 10));
+	if (bytes && str_u64(bytes, &size) == 0)
+		pump(size);
 	/* A reboot would overtake the word on its way out of the VMM: the host ends us. */
 	for (;;)
 		pause();

@@ -151,7 +151,8 @@ struct bus_channel_ref {
 };
 
 /* From {"channel_id","access_key","direction":"read"|"write"}; *ret_write (may be NULL) says which.
- * -EINVAL with a reason. */
+ * -EINVAL with a reason, also for ids that could mean another place to some server: with slashes,
+ * backslashes, per cent signs, blanks or control characters. */
 int bus_channel_ref_read(
 	json_object *o, struct bus_channel_ref *ret, bool *ret_write, struct err *e);
 json_object *bus_channel_ref_new(const struct bus_channel_ref *ref, bool write);

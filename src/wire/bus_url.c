@@ -125,6 +125,10 @@ int bus_channel_ref_read(
 	if (!*id || strlen(id) > BUS_ID_MAX)
 		return err_set(
 			e, "", EINVAL, "field `channel_id`: expected 1 to %d bytes", BUS_ID_MAX);
+	for (const char *p = id; *p; p++)
+		if ((unsigned char)*p <= ' ' || *p == 0x7f || strchr("/\\%", *p))
+			return err_set(e, "", EINVAL,
+				"field `channel_id`: no id of a channel has such characters");
 	if (!*key || strlen(key) > BUS_ID_MAX)
 		return err_set(
 			e, "", EINVAL, "field `access_key`: expected 1 to %d bytes", BUS_ID_MAX);

@@ -23,8 +23,11 @@
 #define BUS_CALLS_MAX	4096 /* calls being served; one more gets an error at once */
 #define BUS_INVOKES_MAX 4096 /* calls of our own without an answer; one more fails at once */
 #define BUS_QUEUE_MAX                                                                              \
-	(160u << 20) /* bytes that the engine has not taken; beyond it the connection is given up  \
-			and made again: callers get "invocation stopped" */
+	(160u << 20) /* bytes that the engine has not taken; a result beyond it becomes an error   \
+		      */
+#define BUS_QUEUE_HARD_MAX                                                                         \
+	(176u << 20) /* for those errors and the like; beyond it the connection is made again, and \
+			callers get "invocation stopped" */
 #define BUS_URL_DEFAULT "ws://127.0.0.1:49134"
 
 struct bus;	   /* the worker */
@@ -110,7 +113,8 @@ const char *bus_call_baggage(const struct bus_call *c);
 bool bus_call_is_gone(const struct bus_call *c);
 
 /* The answer; frees c. `result` is taken; NULL stands for null. An answer whose connection is gone
- * is dropped silently; one of more than BUS_MESSAGE_MAX bytes becomes an error that says so. */
+ * is dropped silently; one of more than BUS_MESSAGE_MAX bytes, or over BUS_QUEUE_MAX with all that
+ * waits, becomes an error that says so. */
 void bus_reply(struct bus_call *c, json_object *result);
 void bus_reply_error(struct bus_call *c, const char *code, const char *message);
 

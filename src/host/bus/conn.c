@@ -92,7 +92,7 @@ static void tick(uv_timer_t *timer);
 /* --- sending -----------------------------------------------------------------------------------
  */
 
-int conn_send(struct conn *c, json_object *taken, size_t *ret_len)
+int conn_send(struct conn *c, json_object *taken, bool bulk, size_t *ret_len)
 {
 	cleanup_json json_object *o = taken;
 	cleanup_free char *repaired = NULL;
@@ -100,6 +100,8 @@ int conn_send(struct conn *c, json_object *taken, size_t *ret_len)
 	const char *text;
 	int rc;
 
+	if (ret_len)
+		*ret_len = 0;
 	if (!conn_is_up(c))
 		return -ENOTCONN;
 	text = json_text(o, &len);
@@ -109,6 +111,8 @@ int conn_send(struct conn *c, json_object *taken, size_t *ret_len)
 		*ret_len = len;
 	if (len > BUS_MESSAGE_MAX)
 		return -EMSGSIZE;
+	if (bulk && ws_queued(c->ws) > 0 && ws_queued(c->ws) + len > BUS_QUEUE_MAX)
+		return -ENOBUFS;
 	rc = ws_send(c->ws, true, text, len);
 	if (rc == -ENOBUFS) {
 		/* Not here: the caller's calls must not end inside its call. */
@@ -140,7 +144,7 @@ static void announce(struct conn *c)
 			.isolation = c->isolation,
 			.pid = (uint32_t)getpid(),
 		}),
-		NULL);
+		false, NULL);
 }
 
 /* --- the pause between attempts ----------------------------------------------------------------
@@ -199,7 +203,7 @@ static void tick(uv_timer_t *timer)
 		return;
 	if (c->overflow) {
 		log_warn("the engine does not take what is sent", "queued_bytes=%zu limit=%u",
-			ws_queued(c->ws), BUS_QUEUE_MAX);
+			ws_queued(c->ws), BUS_QUEUE_HARD_MAX);
 		give_up(c, "the engine does not take what is sent to it");
 		return;
 	}
@@ -231,7 +235,7 @@ static void on_message(struct conn *c, struct bus_msg *m)
 		welcomed(c, m);
 		break;
 	case BUS_PING:
-		conn_send(c, bus_new_bare("pong"), NULL);
+		conn_send(c, bus_new_bare("pong"), false, NULL);
 		break;
 	case BUS_ERROR:
 		log_error("the engine refuses this worker", "code=%s message=%s",
@@ -339,7 +343,7 @@ static void on_open(struct ws *w, void *user)
 	c->opened_at = c->heard_at = uv_now(c->loop);
 	uv_timer_start(&c->tick, tick, MIN(c->times.ping_ms, c->times.dead_ms), 0);
 	if (c->worker_id)
-		conn_send(c, bus_new_reattach(c->worker_id, c->reattach_token), NULL);
+		conn_send(c, bus_new_reattach(c->worker_id, c->reattach_token), false, NULL);
 	announce(c);
 	log_info("connected to the engine", "url=%s name=%s namespace=%s", log_quote(c->url_text),
 		log_quote(c->name), log_quote(c->ns));
@@ -376,7 +380,7 @@ static void connect_now(uv_timer_t *timer)
 			.url = &c->url,
 			.bearer = c->token,
 			.timeout_ms = c->times.connect_ms,
-			.queue_max = BUS_QUEUE_MAX,
+			.queue_max = BUS_QUEUE_HARD_MAX,
 		},
 		&socket_events, c);
 }

@@ -37,6 +37,8 @@ bool conn_is_up(const struct conn *c);
 const char *conn_url(const struct conn *c);
 const char *conn_token(const struct conn *c); /* or NULL */
 
-/* Takes o. 0, -ENOTCONN, or -EMSGSIZE with *ret_len (may be NULL). A queue that is full ends the
- * connection. */
-int conn_send(struct conn *c, json_object *o, size_t *ret_len);
+/* Takes o. 0, -ENOTCONN, -EMSGSIZE (too long for a message) or -ENOBUFS (too much waits already);
+ * *ret_len (may be NULL) is the length of the text, 0 when not connected. Messages that are not
+ * `bulk` (errors, registrations) may use the space up to the hard limit; beyond that the connection
+ * ends. */
+int conn_send(struct conn *c, json_object *o, bool bulk, size_t *ret_len);

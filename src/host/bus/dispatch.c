@@ -111,7 +111,7 @@ static void send_registration(struct bus *b, const struct function *f)
 	conn_send(b->conn,
 		bus_new_register(f->id, f->description, json_object_get(f->request),
 			json_object_get(f->response)),
-		NULL);
+		false, NULL);
 }
 
 static int parse_schema(
@@ -215,45 +215,49 @@ static void call_free(struct bus_call *c)
 	free(c);
 }
 
-static bool wants_answer(const struct bus_call *c)
+static void answer_error(struct bus *b, const char *invocation_id, const char *function_id,
+	const char *code, const char *message)
 {
-	return c->invocation_id && !bus_call_is_gone(c);
+	if (invocation_id)
+		conn_send(b->conn, bus_new_error(invocation_id, function_id, code, message, NULL),
+			false, NULL);
 }
 
 void bus_reply_error(struct bus_call *c, const char *code, const char *message)
 {
-	if (wants_answer(c))
-		conn_send(c->bus->conn,
-			bus_new_error(c->invocation_id, c->function_id, code, message, NULL), NULL);
+	if (!bus_call_is_gone(c))
+		answer_error(c->bus, c->invocation_id, c->function_id, code, message);
 	call_free(c);
 }
 
 void bus_reply(struct bus_call *c, json_object *result)
 {
 	cleanup_free char *why = NULL;
-	size_t len = 0;
+	size_t len;
+	int rc;
 
-	if (!wants_answer(c)) {
+	if (!c->invocation_id || bus_call_is_gone(c)) {
 		json_object_put(result);
 		call_free(c);
 		return;
 	}
-	if (conn_send(c->bus->conn, bus_new_result(c->invocation_id, c->function_id, result),
-		    &len) != -EMSGSIZE) {
+	rc = conn_send(
+		c->bus->conn, bus_new_result(c->invocation_id, c->function_id, result), true, &len);
+	if (rc != -EMSGSIZE && rc != -ENOBUFS) {
 		call_free(c);
 		return;
 	}
-	why = xasprintf("the result of %s would be a message of %zu bytes, over the limit of %u",
-		c->function_id, len, BUS_MESSAGE_MAX);
+	if (rc == -EMSGSIZE)
+		why = xasprintf(
+			"the result of %s would be a message of %zu bytes, over the limit of %u",
+			c->function_id, len, BUS_MESSAGE_MAX);
+	else
+		why = xasprintf(
+			"the result of %s (%zu bytes) cannot be sent: the engine has not taken "
+			"what was sent before",
+			c->function_id, len);
+	log_warn("a result is replaced by an error", "function=%s bytes=%zu", c->function_id, len);
 	bus_reply_error(c, "invocation_failed", why);
-}
-
-static void answer_error(struct bus *b, const char *invocation_id, const char *function_id,
-	const char *code, const char *message)
-{
-	if (invocation_id)
-		conn_send(b->conn, bus_new_error(invocation_id, function_id, code, message, NULL),
-			NULL);
 }
 
 static void on_invoke(struct bus *b, struct bus_msg *m)
@@ -360,7 +364,7 @@ struct bus_invoke *bus_invoke(struct bus *b, const char *function_id, json_objec
 		.baggage = on_behalf_of ? on_behalf_of->baggage : NULL,
 	});
 	if (b->invoke_count < BUS_INVOKES_MAX)
-		rc = conn_send(b->conn, message, NULL);
+		rc = conn_send(b->conn, message, true, NULL);
 	else
 		json_object_put(message);
 	i->sent = rc == 0;

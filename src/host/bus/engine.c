@@ -18,6 +18,7 @@
 #include "base/utf8.h"
 #include "wire/json.h"
 
+#define SHED_CHECK  4096 /* smaller messages do not make the sum of all queues be looked at */
 #define FORWARD_MAX (BUS_MESSAGE_MAX + (1u << 20)) /* a forwarded call grows by the caller's id */
 
 /* --- sending -----------------------------------------------------------------------------------
@@ -25,38 +26,50 @@
 
 static void worker_gone(struct engine_worker *w);
 
-static bool reads_too_little(const struct engine_worker *w, size_t more)
+static void drop_for_not_reading(struct engine_worker *w)
 {
-	size_t total = more;
+	log_warn("engine: a worker does not read and is dropped", "worker=%s name=%s queued=%zu",
+		w->id, log_quote(w->name), ws_queued(w->ws));
+	ws_drop(STEAL(w->ws));
+	worker_gone(w);
+}
 
-	if (ws_queued(w->ws) == 0)
-		return false;
-	for (const struct engine_worker *o = w->engine->workers; o; o = o->next)
-		total += o->ws ? ws_queued(o->ws) : 0;
-	return total > ENGINE_QUEUES_MAX;
+/* All queues together are over their limit: the longest one pays. */
+static void shed(struct engine *e)
+{
+	for (;;) {
+		struct engine_worker *longest = NULL;
+		size_t total = 0;
+
+		for (struct engine_worker *w = e->workers; w; w = w->next) {
+			if (!w->ws)
+				continue;
+			total += ws_queued(w->ws);
+			if (!longest || ws_queued(w->ws) > ws_queued(longest->ws))
+				longest = w;
+		}
+		if (total <= ENGINE_QUEUES_MAX)
+			return;
+		drop_for_not_reading(longest);
+	}
 }
 
 void engine_send(struct engine_worker *w, json_object *taken)
 {
 	cleanup_json json_object *o = taken;
 	cleanup_buf struct buf text;
-	int rc;
 
 	buf_init(&text, FORWARD_MAX);
 	if (!w->ws)
 		return;
-	rc = bus_text_sorted(o, &text);
-	if (rc < 0) {
+	if (bus_text_sorted(o, &text) < 0) {
 		log_warn("engine: a message is too large to forward", "worker=%s", w->id);
 		return;
 	}
-	rc = reads_too_little(w, text.len) ? -ENOBUFS : ws_send(w->ws, true, text.data, text.len);
-	if (rc == -ENOBUFS) {
-		log_warn("engine: a worker does not read and is dropped", "worker=%s name=%s",
-			w->id, log_quote(w->name));
-		ws_drop(STEAL(w->ws));
-		worker_gone(w);
-	}
+	if (ws_send(w->ws, true, text.data, text.len) == -ENOBUFS)
+		drop_for_not_reading(w);
+	else if (text.len > SHED_CHECK)
+		shed(w->engine);
 }
 
 void engine_answer(const struct engine_request *r, json_object *result)

@@ -488,11 +488,31 @@ const char *ws_request_arg(struct ws_request *r, const char *name)
 	return NULL;
 }
 
+/* Answers and ends the connection. The library's own answer would claim to be HTTP/1.0, which some
+ * clients do not take. Returns what the callback returns. */
 static int refuse(struct lws *wsi, int status, const char *body)
 {
-	if (lws_return_http_status(wsi, (unsigned)status, body) < 0)
-		return -1;
-	return 1;
+	static const struct {
+		int status;
+		const char *text;
+	} texts[] = {{400, "Bad Request"}, {403, "Forbidden"}, {404, "Not Found"},
+		{503, "Service Unavailable"}};
+	const char *text = "Refused";
+	uint8_t answer[LWS_PRE + 512];
+	int len;
+
+	for (size_t i = 0; i < ARRAY_LEN(texts); i++)
+		if (texts[i].status == status)
+			text = texts[i].text;
+	if (!body)
+		body = text;
+	len = snprintf((char *)answer + LWS_PRE, sizeof(answer) - LWS_PRE,
+		"HTTP/1.1 %d %s\r\nContent-Type: text/plain\r\nContent-Length: %zu\r\n"
+		"Connection: close\r\n\r\n%s",
+		status, text, strlen(body), body);
+	if (len > 0 && len < (int)(sizeof(answer) - LWS_PRE))
+		lws_write(wsi, answer + LWS_PRE, (size_t)len, LWS_WRITE_HTTP);
+	return -1;
 }
 
 static int on_upgrade(struct ws_hub *h, struct lws *wsi)
@@ -519,14 +539,6 @@ static int on_upgrade(struct ws_hub *h, struct lws *wsi)
 	w->wsi = wsi;
 	lws_set_opaque_user_data(wsi, w);
 	return 0;
-}
-
-/* A request without an upgrade. */
-static int on_plain_http(struct lws *wsi)
-{
-	if (lws_return_http_status(wsi, HTTP_STATUS_NOT_FOUND, NULL) < 0)
-		return -1;
-	return lws_http_transaction_completed(wsi) ? -1 : 0;
 }
 
 int ws_listen(struct ws_hub *h, uint16_t port, const struct ws_server *server, void *user,
@@ -569,7 +581,7 @@ static bool without_socket(
 		*ret = h->closing ? -1 : on_upgrade(h, wsi);
 		return true;
 	case LWS_CALLBACK_HTTP:
-		*ret = on_plain_http(wsi);
+		*ret = refuse(wsi, 404, NULL); /* a request without an upgrade */
 		return true;
 	default:
 		return false;

@@ -1,6 +1,7 @@
 /* main - picks the verb. */
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -18,9 +19,13 @@ static const char help_text[] =
 	"Runs code you don't trust in a small virtual machine of its own.\n"
 	"\n"
 	"Commands:\n"
-	"  run      run a piece of code or a program in a fresh VM and print what it prints\n"
-	"  image    get, list and remove the images that VMs boot from\n"
-	"  doctor   say what this host can do, and what to install or change\n"
+	"  run         run a piece of code or a program in a fresh VM and print what it prints\n"
+	"  image       get, list and remove the images that VMs boot from\n"
+	"  doctor      say what this host can do, and what to install or change\n"
+	"  serve       join an iii engine and serve its sandboxes (also without any command, when\n"
+	"              III_URL is set)\n"
+	"  standalone  the same with a small engine of its own, for trying\n"
+	"  call        call a function on an engine and print the reply\n"
 	"\n"
 	"Options:\n"
 	"  --version   print the version and leave\n"
@@ -35,7 +40,8 @@ static const struct {
 	const char *name;
 	int (*run)(int argc, char **argv);
 } verbs[] = {
-	{"run", verb_run}, {"image", verb_image}, {"doctor", verb_doctor},
+	{"run", verb_run}, {"image", verb_image}, {"doctor", verb_doctor}, {"serve", verb_serve},
+	{"standalone", verb_standalone}, {"call", verb_call},
 	{"__vm-boot", vm_boot_main}, /* the supervisor of one VM; started by vm.c only */
 };
 
@@ -55,6 +61,9 @@ int main(int argc, char **argv)
 {
 	open_missing_streams();
 	log_init(LOG_WARN);
+	/* Engines start their workers without arguments. */
+	if (argc < 2 && getenv("III_URL"))
+		return verb_serve(argc, argv);
 	if (argc < 2) {
 		fputs(help_text, stderr);
 		return EXIT_USAGE;

@@ -66,6 +66,8 @@ static void on_guest_lost(struct guest *g, const struct err *why, void *user)
 		uv_timer_start(&sb->grace, on_grace_over, LOST_GRACE_MS, 0);
 	else
 		vm_kill(sb->vm);
+	if (sb->cb->on_lost)
+		sb->cb->on_lost(sb, why, sb->user);
 }
 
 static void on_vm_ready(struct vm *vm, void *user)

@@ -37,6 +37,9 @@ struct sandbox_spec {
 
 struct sandbox_callbacks {
 	void (*on_ready)(struct sandbox *sb, void *user);
+	/* The agent's connection is gone although nobody stopped the sandbox: every call on it has
+	 * ended, new ones fail, the VM is being ended and on_end follows. May be NULL. */
+	void (*on_lost)(struct sandbox *sb, const struct err *why, void *user);
 	/* The end: no process or file of the sandbox is left. `x->why` says what happened; after
 	 * sandbox_stop() x->end is VM_END_STOPPED or VM_END_CLEAN. */
 	void (*on_end)(struct sandbox *sb, const struct vm_exit *x, void *user);

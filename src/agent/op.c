@@ -34,6 +34,12 @@ void op_finish(struct op *o, json_object *result)
 	op_wake(o);
 }
 
+void op_ended(struct op *o)
+{
+	o->finished = true;
+	op_wake(o);
+}
+
 void op_fail(struct op *o, const struct err *e)
 {
 	json_object *error = json_object_new_object(), *end = json_object_new_object();

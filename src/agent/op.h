@@ -38,7 +38,8 @@ struct op_type {
 	/* The request is complete. May be NULL. */
 	void (*end)(void *job);
 	/* Fills buf with whole records, at most cap bytes (>= OP_PULL_MIN). 0: nothing now,
-	 * op_wake() follows. Not called after op_finish(). May be NULL. */
+	 * op_wake() follows. Not called after op_finish(). May be NULL. A job whose records all
+	 * come this way may give them in pieces, and then ends with op_ended(). */
 	size_t (*pull)(void *job, uint8_t *buf, size_t cap);
 	void (*close)(void *job);
 };
@@ -47,6 +48,8 @@ struct op_type {
 
 /* The operations. */
 extern const struct op_type op_hello, op_exec, op_fs_write, op_fs_read;
+extern const struct op_type op_fs_ls, op_fs_stat, op_fs_mkdir, op_fs_rm, op_fs_chmod, op_fs_mv,
+	op_fs_grep, op_fs_sed; /* fs_job.c */
 
 struct op {
 	const struct op_type *type;
@@ -65,6 +68,8 @@ void op_head(struct op *o, json_object *head);
 void op_finish(struct op *o, json_object *result);
 /* END with {"error":{"code","errno","message"}}. */
 void op_fail(struct op *o, const struct err *e);
+/* The END record has been given by pull(): there is nothing more. */
+void op_ended(struct op *o);
 /* pull() has something again. */
 void op_wake(struct op *o);
 /* n bytes of data that were kept have been used. */

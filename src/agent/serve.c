@@ -29,6 +29,14 @@ static const struct op_type *const TYPES[] = {
 	&op_exec,
 	&op_fs_write,
 	&op_fs_read,
+	&op_fs_ls,
+	&op_fs_stat,
+	&op_fs_mkdir,
+	&op_fs_rm,
+	&op_fs_chmod,
+	&op_fs_mv,
+	&op_fs_grep,
+	&op_fs_sed,
 };
 
 /* What a stream gets whose path nobody serves. */

@@ -405,6 +405,14 @@ void glob_set_done(struct glob_set *s)
 	*s = (struct glob_set){0};
 }
 
+bool glob_set_match(const struct glob_set *s, const char *path, size_t len, bool is_dir)
+{
+	for (size_t i = 0; i < s->n; i++)
+		if (glob_match(s->globs[i], path, len, is_dir))
+			return true;
+	return false;
+}
+
 bool glob_set_match_self(const struct glob_set *s, const char *path, size_t len, bool is_dir)
 {
 	for (size_t i = 0; i < s->n; i++)

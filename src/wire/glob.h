@@ -42,4 +42,5 @@ struct glob_set {
 /* Patterns of a NULL-terminated vector; NULL is none. */
 void glob_set_init(struct glob_set *s, char *const *patterns);
 void glob_set_done(struct glob_set *s);
+bool glob_set_match(const struct glob_set *s, const char *path, size_t len, bool is_dir);
 bool glob_set_match_self(const struct glob_set *s, const char *path, size_t len, bool is_dir);

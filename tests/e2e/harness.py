@@ -344,6 +344,35 @@ def brief(value):
     return text if len(text) <= 600 else f"{text[:250]}…{text[-250:]} ({len(value)} long)"
 
 
+# --- looking into a guest, for Test.vm ---------------------------------------------------------
+
+# What is in the guest: processes, zombies among them, descriptors and memory of the agent.
+INSPECT_CODE = """
+import json, os
+seen = {"processes": 0, "zombies": 0, "names": []}
+for pid in os.listdir("/proc"):
+    if pid.isdigit() and int(pid) != os.getpid():
+        try: stat = open(f"/proc/{pid}/stat").read()
+        except OSError: continue
+        name, rest = stat[stat.index("(") + 1:].rsplit(")", 1)
+        if rest.split()[1] == "2" or pid == "2": continue  # threads of the kernel
+        seen["processes"] += 1
+        seen["names"].append(name)
+        seen["zombies"] += rest.split()[0] == "Z"
+seen["agent_fds"] = len(os.listdir("/proc/1/fd"))
+groups = [d for d, _, _ in os.walk("/sys/fs/cgroup")]
+seen["cgroups"] = len(groups)
+print(json.dumps(seen))
+"""
+INSPECT = {"op": "exec", "argv": ["python3", "-c", INSPECT_CODE]}
+
+
+def inspected(t, reply):
+    t.equal(reply.get("error"), None, "error of the inspection")
+    t.equal(reply["exit_code"], 0, "exit code of the inspection")
+    return json.loads(reply["stdout"])
+
+
 # --- shared by the cases of a program ----------------------------------------------------------
 
 class Shared:

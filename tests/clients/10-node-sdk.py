@@ -13,7 +13,8 @@ async def run():
     folder = harness.node_folder()
     async with harness.Worker("--engine") as w:
         node = await asyncio.create_subprocess_exec(
-            "node", os.path.join(harness.HERE, "node_client.mjs"), folder, w.url, str(w.child.pid))
+            "node", os.path.join(harness.HERE, "node_client.mjs"), folder, w.url, str(w.child.pid),
+            str(harness.GROWTH_KIB))
         return await node.wait()
 
 

@@ -34,6 +34,9 @@ PLACE = os.path.join(BUILD, "tests/clients")
 WORKER = os.path.join(PLACE, "echo_worker")
 SANITIZED = b"__asan_init" in open(WORKER, "rb").read() if os.path.exists(WORKER) else False
 
+# A sanitizer keeps freed memory for a while, so that little can be said of its size.
+GROWTH_KIB = 64 * 1024 if not SANITIZED else 2048 * 1024  # of the worker during a stream
+
 WAIT_S = 60    # what takes longer will never come
 CASE_S = 300   # likewise, for a whole case
 

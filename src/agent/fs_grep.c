@@ -194,19 +194,17 @@ static int get_pattern(struct grep *g, json_object *req, struct err *e)
 {
 	const char *pattern;
 	bool ignore_case = false;
+	size_t len;
 
-	if (json_get_str(req, "pattern", JSON_REQUIRED, &pattern, e) < 0) {
-		err_code(e, "S217");
+	if (fs_text_get(req, "pattern", &pattern, &len, e) < 0 ||
+		fs_bool_get(req, "ignore_case", &ignore_case, e) < 0)
 		return -EINVAL;
-	}
-	if (fs_bool_get(req, "ignore_case", &ignore_case, e) < 0)
-		return -EINVAL;
-	return rx_new(pattern, strlen(pattern), ignore_case ? RX_IGNORE_CASE : 0, &g->rx, e);
+	return rx_new(pattern, len, ignore_case ? RX_IGNORE_CASE : 0, &g->rx, e);
 }
 
 static int search(struct grep *g, json_object *req, struct fs_select *s, struct err *e)
 {
-	int r = fs_select_init(s, req, "include_glob", "exclude_glob", e);
+	int r = fs_select_init(s, req, e);
 
 	if (r < 0)
 		return r;

@@ -77,3 +77,15 @@ int fs_bool_get(json_object *req, const char *name, bool *ret, struct err *e)
 	err_code(e, "S210");
 	return -EINVAL;
 }
+
+int fs_text_get(
+	json_object *req, const char *name, const char **ret, size_t *ret_len, struct err *e)
+{
+	json_object *v;
+
+	if (!json_object_object_get_ex(req, name, &v) || !json_object_is_type(v, json_type_string))
+		return err_set(e, "S210", EINVAL, "%s is missing or no string", name);
+	*ret = json_object_get_string(v);
+	*ret_len = (size_t)json_object_get_string_len(v);
+	return 0;
+}

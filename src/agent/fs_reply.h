@@ -21,3 +21,6 @@ int fs_reply_entry(struct buf *out, const char *name, size_t len, const struct s
 int fs_mode_get(json_object *req, const char *name, uint32_t *ret, struct err *e);
 /* Reads an optional bool; else S210. */
 int fs_bool_get(json_object *req, const char *name, bool *ret, struct err *e);
+/* Reads a required text, which may hold U+0000; else S210. */
+int fs_text_get(
+	json_object *req, const char *name, const char **ret, size_t *ret_len, struct err *e);

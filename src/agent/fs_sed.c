@@ -1,7 +1,7 @@
 /* fs_sed - "/fs/sed": replaces in files, line by line (sandbox contract §5.13).
  *
- *   request  {"files":["/abs"…] | "path":"/abs","recursive":true,"globs":[…],
- *             "pattern":"…","replacement":"…","regex":true,"first_only":false,"ignore_case":false}
+ *   request  {"files":["/abs"…] | "path":"/abs","recursive":true,
+ *             "include_glob":[…],"exclude_glob":[…],"pattern":"…","replacement":"…","regex":true,"first_only":false,"ignore_case":false}
  *   reply    {"results":[{"error"?,"path","replacements","success"}…],"total_replacements":N}
  *
  * How a file is rewritten: its lines are read once. At the first line that changes an unnamed file
@@ -422,24 +422,23 @@ static int sed_files(struct sed *s, char *const *files, struct err *e)
 static int get_rule(struct sed *s, json_object *req, struct err *e)
 {
 	const char *pattern, *replacement;
+	size_t pattern_len, replacement_len;
 	bool regex = true, ignore_case = false;
 	unsigned flags;
 	int r;
 
-	if (json_get_str(req, "pattern", JSON_REQUIRED, &pattern, e) < 0 ||
-		json_get_str(req, "replacement", JSON_REQUIRED, &replacement, e) < 0 ||
+	if (fs_text_get(req, "pattern", &pattern, &pattern_len, e) < 0 ||
+		fs_text_get(req, "replacement", &replacement, &replacement_len, e) < 0 ||
 		fs_bool_get(req, "regex", &regex, e) < 0 ||
 		fs_bool_get(req, "first_only", &s->first_only, e) < 0 ||
-		fs_bool_get(req, "ignore_case", &ignore_case, e) < 0) {
-		err_code(e, "S210");
+		fs_bool_get(req, "ignore_case", &ignore_case, e) < 0)
 		return -EINVAL;
-	}
-	if (!regex && !pattern[0])
+	if (!regex && !pattern_len)
 		return err_set(e, "S210", EINVAL, "pattern is empty, and regex is false");
 	flags = (regex ? 0 : RX_LITERAL) | (ignore_case ? RX_IGNORE_CASE : 0);
-	r = rx_new(pattern, strlen(pattern), flags, &s->rx, e);
+	r = rx_new(pattern, pattern_len, flags, &s->rx, e);
 	if (r == 0)
-		s->with = rx_template_new(s->rx, replacement, strlen(replacement), flags);
+		s->with = rx_template_new(s->rx, replacement, replacement_len, flags);
 	return r;
 }
 
@@ -452,7 +451,7 @@ static int sed(struct sed *s, json_object *req, char ***files, struct fs_select 
 		return r;
 	}
 	if (!*files || !**files) {
-		r = fs_select_init(sel, req, "globs", NULL, e);
+		r = fs_select_init(sel, req, e);
 		if (r == 0)
 			r = fs_select_check_recursive(sel, e);
 	}

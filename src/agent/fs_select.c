@@ -37,16 +37,15 @@ static int refuse_type(const char *path, struct err *e)
 	return err_set(e, "S212", EINVAL, "%s is neither a folder nor a regular file", path);
 }
 
-int fs_select_init(struct fs_select *s, json_object *req, const char *include_name,
-	const char *exclude_name, struct err *e)
+int fs_select_init(struct fs_select *s, json_object *req, struct err *e)
 {
 	struct stat st;
 
 	*s = (struct fs_select){.recursive = true};
 	if (fs_path_get(req, "path", &s->root, e) < 0 ||
 		fs_bool_get(req, "recursive", &s->recursive, e) < 0 ||
-		get_globs(req, include_name, &s->include, e) < 0 ||
-		(exclude_name && get_globs(req, exclude_name, &s->exclude, e) < 0))
+		get_globs(req, "include_glob", &s->include, e) < 0 ||
+		get_globs(req, "exclude_glob", &s->exclude, e) < 0)
 		return -EINVAL;
 	if (stat(s->root, &st) < 0)
 		return fs_error(e, errno, "cannot search", s->root);

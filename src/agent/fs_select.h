@@ -21,10 +21,9 @@ struct fs_select {
 	struct glob_set include, exclude;
 };
 
-/* Reads "path" and "recursive" and the glob members (exclude_name may be NULL), and looks at the
- * root: S210, S211, S212. fs_select_done is due in any case. */
-int fs_select_init(struct fs_select *s, json_object *req, const char *include_name,
-	const char *exclude_name, struct err *e);
+/* Reads "path", "recursive", "include_glob" and "exclude_glob", and looks at the root: S210, S211,
+ * S212. fs_select_done is due in any case. */
+int fs_select_init(struct fs_select *s, json_object *req, struct err *e);
 void fs_select_done(struct fs_select *s);
 
 /* The root is a folder and recursive is false: S210. */

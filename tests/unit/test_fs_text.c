@@ -460,12 +460,18 @@ static void sed_of_a_tree_reports_each_selected_file(void **state)
 	put_bytes(bin, "hit\0", 4);
 	make_link(d, "src/ln.py", "main.py");
 	replies(fs_sed, d,
-		"{'path':'@/src/','globs':['*.py','a.*'],'pattern':'hit 1','replacement':'HIT'}",
+		"{'path':'@/src/','include_glob':['*.py','a.*'],'pattern':'hit "
+		"1','replacement':'HIT'}",
 		"{'results':[{'path':'@/src/a.txt','replacements':0,'success':true},"
 		"{'path':'@/src/main.py','replacements':1,'success':true},"
 		"{'path':'@/src/sub/deep.py','replacements':0,'success':true}],"
 		"'total_replacements':1}");
 	holds(d, "src/main.py", "x\nHIT\n");
+	replies(fs_sed, d,
+		"{'files':[],'path':'@','exclude_glob':['*.py','.*'],'pattern':'hit','replacement':"
+		"'\\u0000','regex':false}",
+		"{'results':[{'path':'@/node_modules/a/b.js','replacements':1,'success':true},"
+		"{'path':'@/src/a.txt','replacements':1,'success':true}],'total_replacements':2}");
 	replies(fs_sed, d, "{'path':'@/src/ln.py','pattern':'HIT','replacement':'hit'}",
 		"{'results':[{'path':'@/src/ln.py','replacements':1,'success':true}],"
 		"'total_replacements':1}");

@@ -12,10 +12,11 @@
 #include "base/mem.h"
 #include "base/str.h"
 
-#define PIECE	   65536
-#define WRITE_MAX  32768 /* the driver takes no more at once */
-#define RETRY_MS   5
-#define PORTS_PATH "/sys/class/virtio-ports"
+#define PIECE	     65536
+#define DRIVER_PIECE 4096
+#define WRITE_MAX    32768 /* the driver takes no more at once */
+#define RETRY_MS     5
+#define PORTS_PATH   "/sys/class/virtio-ports"
 
 static int64_t now_ms(void)
 {
@@ -193,13 +194,21 @@ enum came {
 	CAME_END, /* the host is away, or a socket's peer gone */
 };
 
+/* The driver gives one of its buffers (a page) at a time. Full ones are collected, since each turn
+ * of the loop costs more than they do; a shorter one is the last for now. */
 static enum came take_bytes(struct port *p)
 {
 	static uint8_t piece[PIECE];
-	ssize_t n = read(p->fd, piece, sizeof(piece));
+	size_t len = 0;
+	ssize_t n;
 
-	if (n > 0) {
-		p->cb->on_bytes(p, piece, n, p->user);
+	do {
+		n = read(p->fd, piece + len, sizeof(piece) - len);
+		if (n > 0)
+			len += n;
+	} while (n >= DRIVER_PIECE && len < sizeof(piece));
+	if (len) {
+		p->cb->on_bytes(p, piece, len, p->user);
 		return CAME_BYTES;
 	}
 	return n < 0 && (errno == EAGAIN || errno == EINTR) ? CAME_NOTHING : CAME_END;

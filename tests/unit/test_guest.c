@@ -17,6 +17,7 @@
 #include "base/fd.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "host/guest/fs_ops.h"
 #include "host/guest/guest.h"
 #include "mux/mux.h"
 #include "wire/guest.h"
@@ -1242,6 +1243,135 @@ static void bad_paths_are_refused_here(void **state)
 	world_free(w);
 }
 
+/* --- one question, one answer --- */
+
+struct answer {
+	size_t done;
+	struct err why;
+	char text[2048];
+};
+
+static void on_answer(json_object *reply, const struct err *why, void *user)
+{
+	struct answer *a = user;
+
+	a->done++;
+	assert_true((reply == NULL) == (why != NULL));
+	if (why)
+		a->why = *why;
+	else
+		snprintf(a->text, sizeof(a->text), "%s", json_text(reply, NULL));
+}
+
+static json_object *path_request(const char *path)
+{
+	json_object *o = json_object_new_object();
+
+	json_add_str(o, "path", path);
+	return o;
+}
+
+static void file_operations_have_exact_answers(void **state)
+{
+	static const struct {
+		enum fs_op op;
+		bool good;
+		const char *end;
+	} rows[] = {
+		{FS_OP_LS, true, "{\"entries\":[]}"},
+		{FS_OP_LS, true,
+			"{\"entries\":[{\"is_dir\":false,\"is_symlink\":true,\"mode\":\"0777\","
+			"\"mtime\":-1,\"name\":\"x\",\"size\":18446744073709551615}]}"},
+		{FS_OP_LS, false, "{\"entries\":[{}]}"},
+		{FS_OP_LS, false, "{\"entries\":[1]}"},
+		{FS_OP_LS, false, "{\"entries\":{}}"},
+		{FS_OP_LS, false, "{\"entries\":[],\"more\":1}"},
+		{FS_OP_LS, false, "{}"},
+		{FS_OP_STAT, false,
+			"{\"is_dir\":false,\"is_symlink\":true,\"mode\":\"777\",\"mtime\":0,"
+			"\"name\":\"x\",\"size\":0}"},
+		{FS_OP_STAT, false,
+			"{\"is_dir\":false,\"is_symlink\":true,\"mode\":\"0778\",\"mtime\":0,"
+			"\"name\":\"x\",\"size\":0}"},
+		{FS_OP_STAT, false,
+			"{\"is_dir\":0,\"is_symlink\":true,\"mode\":\"0777\",\"mtime\":0,"
+			"\"name\":\"x\",\"size\":0}"},
+		{FS_OP_MKDIR, true, "{\"created\":false}"},
+		{FS_OP_MKDIR, false, "{\"created\":null}"},
+		{FS_OP_RM, true, "{\"removed\":true}"},
+		{FS_OP_RM, false, "{\"removed\":false}"},
+		{FS_OP_MV, true, "{\"moved\":true}"},
+		{FS_OP_MV, false, "{\"moved\":\"true\"}"},
+		{FS_OP_CHMOD, true, "{\"updated\":3}"},
+		{FS_OP_CHMOD, false, "{\"updated\":-3}"},
+		{FS_OP_CHMOD, false, "{\"updated\":3.0}"},
+		{FS_OP_GREP, true,
+			"{\"matches\":[{\"content\":\"a\\u0000b\",\"line\":1,\"path\":\"/f\"}],"
+			"\"truncated\":false}"},
+		{FS_OP_GREP, false, "{\"matches\":[]}"},
+		{FS_OP_GREP, false,
+			"{\"matches\":[{\"content\":null,\"line\":1,\"path\":\"/f\"}],"
+			"\"truncated\":false}"},
+		{FS_OP_SED, true,
+			"{\"results\":[{\"error\":\"no\",\"path\":\"/f\",\"replacements\":0,"
+			"\"success\":false},{\"path\":\"/g\",\"replacements\":1,\"success\":true}],"
+			"\"total_replacements\":1}"},
+		{FS_OP_SED, false,
+			"{\"results\":[{\"error\":null,\"path\":\"/f\",\"replacements\":0,"
+			"\"success\":true}],\"total_replacements\":0}"},
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		struct world *w = world_new(AGENT_SCRIPT);
+		struct answer a = {0};
+
+		script_json(w, GUEST_REC_END, rows[i].end);
+		w->agent.script_ends = true;
+		assert_int_equal(
+			guest_fs(w->g, rows[i].op, path_request("/x"), on_answer, &a, NULL), 0);
+		RUN_UNTIL(w, a.done);
+		turns(w, 20);
+		assert_int_equal(a.done, 1);
+		if (rows[i].good ? strcmp(a.text, rows[i].end) != 0 : a.why.no != EPROTO)
+			fail_msg("%s: %s%s", rows[i].end, a.text, a.why.text);
+		assert_int_equal(w->lost, !rows[i].good);
+		world_free(w);
+	}
+}
+
+static void file_operations_fail_are_cancelled_and_refused(void **state)
+{
+	struct world *w = world_new(AGENT_SCRIPT);
+	struct guest_call *c = NULL;
+	struct err e = ERR_INIT;
+	struct answer a = {0};
+	cleanup_free char *big = xmalloc(FS_REQUEST_MAX);
+
+	script_json(w, GUEST_REC_END,
+		"{\"error\":{\"code\":\"S212\",\"errno\":20,\"message\":\"/x is no folder\"}}");
+	w->agent.script_ends = true;
+	assert_int_equal(guest_fs(w->g, FS_OP_LS, path_request("/x"), on_answer, &a, NULL), 0);
+	RUN_UNTIL(w, a.done);
+	assert_string_equal(a.why.code, "S212");
+	assert_string_equal(a.why.text, "/x is no folder");
+	assert_string_equal(w->agent.last_head, "{\"path\":\"/x\"}");
+	/* Too large to be sent. */
+	memset(big, 'x', FS_REQUEST_MAX - 1);
+	big[FS_REQUEST_MAX - 1] = '\0';
+	assert_int_equal(guest_fs(w->g, FS_OP_GREP, path_request(big), on_answer, &a, &e), -E2BIG);
+	assert_string_equal(e.code, "S210");
+	/* Given up. */
+	w->agent.mode = AGENT_MUTE;
+	assert_int_equal(
+		guest_fs_start(w->g, FS_OP_RM, path_request("/y"), on_answer, &a, &c, NULL), 0);
+	RUN_UNTIL(w, w->agent.opened == 2);
+	guest_call_cancel(c);
+	RUN_UNTIL(w, w->agent.cancelled == 1);
+	assert_int_equal(a.done, 1);
+	assert_int_equal(w->lost, 0);
+	world_free(w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -1270,6 +1400,8 @@ int main(void)
 		cmocka_unit_test(files_are_read),
 		cmocka_unit_test(errors_of_the_guest_are_told),
 		cmocka_unit_test(bad_paths_are_refused_here),
+		cmocka_unit_test(file_operations_have_exact_answers),
+		cmocka_unit_test(file_operations_fail_are_cancelled_and_refused),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

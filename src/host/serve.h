@@ -18,10 +18,11 @@
 #include "host/bus/bus.h"
 #include "host/vm/vm.h"
 
-#define SERVE_CONFIG_MS 30000 /* for the engine to answer configuration::get; then exit status 2   \
-			       */
+/* For the engine to answer configuration::get; then exit status 2. */
+#define SERVE_CONFIG_MS 30000
+* /
 
-struct serve;
+	struct serve;
 
 struct serve_options {
 	struct bus_options bus;

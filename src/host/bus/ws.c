@@ -19,6 +19,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "base/mem.h"
@@ -93,6 +94,16 @@ static void library_says(int level, const char *line)
 	log_debug("libwebsockets", "text=%s", log_quote(text));
 }
 
+/* The library's tables have this many places. It indexes them by descriptor when they are as large
+ * as the process's limit of descriptors, which may be raised later: so always fewer. */
+static unsigned table_size(void)
+{
+	long descriptors = sysconf(_SC_OPEN_MAX);
+	unsigned wanted = WS_SOCKETS_MAX + 24;
+
+	return descriptors > 1 && descriptors <= (long)wanted ? (unsigned)descriptors - 1 : wanted;
+}
+
 struct ws_hub *ws_hub_new(uv_loop_t *loop, bool tls, struct err *e)
 {
 	struct ws_hub *h = xcalloc(1, sizeof(*h));
@@ -103,7 +114,7 @@ struct ws_hub *ws_hub_new(uv_loop_t *loop, bool tls, struct err *e)
 		.pcontext = &h->lws,
 		.pt_serv_buf_size = SERVICE_BYTES,
 		.max_http_header_data = HEADERS_MAX,
-		.fd_limit_per_thread = WS_SOCKETS_MAX + 24,
+		.fd_limit_per_thread = table_size(),
 		.timeout_secs = WS_CONNECT_MS / 1000,
 		.port = CONTEXT_PORT_NO_LISTEN,
 	};

@@ -20,9 +20,8 @@
 
 /* For the engine to answer configuration::get; then exit status 2. */
 #define SERVE_CONFIG_MS 30000
-* /
 
-	struct serve;
+struct serve;
 
 struct serve_options {
 	struct bus_options bus;

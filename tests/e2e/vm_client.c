@@ -37,6 +37,7 @@
 #include "host/guest/guest.h"
 #include "host/image/image.h"
 #include "host/sandbox/sandbox.h"
+#include "host/vm/backend.h"
 #include "host/vm/boot.h"
 #include "host/vm/vm.h"
 #include "wire/json.h"
@@ -627,6 +628,7 @@ int main(int argc, char **argv)
 	struct client *c = &client;
 	struct sandbox_spec spec = {
 		.label = "test", .backend = VM_BACKEND_AUTO, .vcpus = 1, .mem_mib = 512};
+	const struct vm_backend *backend;
 	const char *name = NULL;
 	struct err e = ERR_INIT;
 
@@ -646,6 +648,9 @@ int main(int argc, char **argv)
 	buf_init(&c->err, KEPT_MAX);
 	if (image_open(name, &spec.image, &e) < 0)
 		die("image", &e);
+	/* As a daemon does when it starts: the boot is then that of one VM, without the probes. */
+	if (vm_backend_choose(spec.backend, &backend, &e) < 0)
+		die("backend", &e);
 	uv_loop_init(&c->loop);
 	c->boot_started_us = now_us();
 	if (sandbox_create(&c->loop, &spec, &cb, c, &c->sandbox, &e) < 0)

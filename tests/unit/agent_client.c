@@ -498,6 +498,11 @@ void call_shell(struct call *k, struct client *c, const char *script)
 
 /* --- the answer --- */
 
+const char *call_text(const struct buf *b)
+{
+	return b->data ? (const char *)b->data : "";
+}
+
 int64_t end_int(const struct call *k, const char *name)
 {
 	struct err e = ERR_INIT;

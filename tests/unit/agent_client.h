@@ -73,6 +73,12 @@ json_object *exec_head(const char *const *argv);
 /* Exec of `sh -c script` with everything awaited. */
 void call_shell(struct call *k, struct client *c, const char *script);
 
+/* What arrived on an output is exactly this. */
+#define assert_out(k, text) assert_string_equal(call_text(&(k)->out), text)
+#define assert_err(k, text) assert_string_equal(call_text(&(k)->err), text)
+/* The bytes as a string; "" for none. */
+const char *call_text(const struct buf *b);
+
 /* Members of END. */
 int64_t end_int(const struct call *k, const char *name);
 bool end_bool(const struct call *k, const char *name);

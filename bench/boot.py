@@ -18,4 +18,3 @@ for backend in common.backends():
         vm.end()
     common.emit("boot", common.median(ours) / common.median(plain), 1.15, backend=backend,
                 ours_s=common.median(ours), plain_s=common.median(plain), rounds=common.ROUNDS)
-common.done()

@@ -52,4 +52,3 @@ for backend in common.backends():
     common.emit("channel", min(reads / out, writes / into), 0.8, backend=backend,
                 read_ratio=reads / out, write_ratio=writes / into, read_mb_s=reads, write_mb_s=writes,
                 bare_from_guest_mb_s=out, bare_to_guest_mb_s=into, mib=SIZE >> 20)
-common.done()

@@ -4,6 +4,7 @@ A benchmark measures two things side by side, taking turns so that a busy machin
 and prints one JSON line: {"bench":…, "backend":…, "ratio":…, "target":…, figures…}. Medians are
 compared. Nothing here passes or fails: docs/performance.md holds what was reached.
 """
+import atexit
 import base64
 import ctypes
 import hashlib
@@ -38,10 +39,12 @@ def room(backend):
     return harness.Test("bench", backend, path)
 
 
-def done():
+@atexit.register
+def clean_up():
     for home in homes:
         shutil.rmtree(home, ignore_errors=True)
-    shutil.rmtree(harness.program_room(), ignore_errors=True)
+    if harness.Shared.room:
+        shutil.rmtree(harness.Shared.room, ignore_errors=True)
 
 
 def emit(bench, ratio, target, **figures):

@@ -17,4 +17,3 @@ for backend in common.backends():
     inner = [int(r["stdout"].split()[1]) for r in replies[2::2]][1:]
     common.emit("exec", common.median(ours) / common.median(inner), 2.0, backend=backend,
                 ours_p50_us=common.median(ours), guest_fork_exec_us=common.median(inner), count=COUNT)
-common.done()

@@ -61,4 +61,3 @@ if os.geteuid() == 0:   # umoci keeps owners for root only
     mine, other = measure(umoci, SLOW_ROUNDS)
     common.emit("image_umoci", mine / other, None, ours_s=mine, umoci_mkfs_s=other,
                 rounds=SLOW_ROUNDS)
-common.done()

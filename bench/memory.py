@@ -26,4 +26,3 @@ for backend in common.backends():
     common.emit("memory", seen["supervisor"]["rss_kib"] / 3072, 1.0, backend=backend,
                 agent_rss_kib=hello["rss_kib"], agent_target_kib=4096, **seen,
                 **({"others": others} if others else {}))
-common.done()

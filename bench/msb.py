@@ -41,4 +41,3 @@ else:
                 ours_s=common.median(boots), msb_s=common.median(create), rounds=common.ROUNDS)
     common.emit("msb_exec", common.median(trues) / common.median(execs), 0.3,
                 ours_s=common.median(trues), msb_s=common.median(execs), rounds=common.ROUNDS)
-common.done()

@@ -34,4 +34,3 @@ for n in range(ROUNDS):
     common.shutil.rmtree(msb.home)
 common.emit("msb_load", common.median(theirs) / common.median(ours), 1.5, better="higher",
             ours_s=common.median(ours), msb_s=common.median(theirs), rounds=ROUNDS)
-common.done()

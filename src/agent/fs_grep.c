@@ -97,17 +97,35 @@ static int add_match(
 
 /* --- blocks --- */
 
+#define LANES(byte) (0x0101010101010101u * (uint64_t)(byte))
+
+/* Eight bytes at a time: a lane of `sum` counts the line feeds of its column, which holds for 255
+ * rounds. */
 static uint64_t count_lines(const char *from, const char *to)
 {
 	uint64_t n = 0;
 
-	/* The compiler makes this run over many bytes at once. */
-	for (const char *p = from; p < to; p++)
-		n += *p == '\n';
+	while (to - from >= 8) {
+		uint64_t sum = 0;
+
+		for (unsigned i = 0; i < 255 && to - from >= 8; i++, from += 8) {
+			uint64_t x, nonzero;
+
+			memcpy(&x, from, 8);
+			x ^= LANES('\n');
+			nonzero = ((x & LANES(0x7f)) + LANES(0x7f)) | x;
+			sum += ~nonzero >> 7 & LANES(1);
+		}
+		for (; sum; sum >>= 8)
+			n += sum & 0xff;
+	}
+	for (; from < to; from++)
+		n += *from == '\n';
 	return n;
 }
 
-/* Searches whole lines; *number is that of the first one, and then of what follows. */
+/* Searches whole lines; *number is that of the first one, and then of what follows, unless nothing
+ * does. */
 static int search_block(struct grep *g, const struct fs_selected *f, const char *block, size_t len,
 	uint64_t *number)
 {
@@ -136,7 +154,8 @@ static int search_block(struct grep *g, const struct fs_selected *f, const char 
 		if (r < 0)
 			return r;
 	}
-	*number += count_lines(counted, end);
+	if (!g->lines.eof)
+		*number += count_lines(counted, end);
 	return 0;
 }
 

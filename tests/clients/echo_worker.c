@@ -409,7 +409,16 @@ static void on_rejected(struct bus *b, const struct bus_rejection *r, void *user
 	printf("rejected %s %s\n", r->code, r->fatal ? "fatal" : "");
 }
 
-static const struct bus_events events = {.up = on_up, .down = on_down, .rejected = on_rejected};
+static void on_bad_call(struct bus_call *c, const struct err *why, void *user)
+{
+	cleanup_free char *message = xasprintf("handler error: S001 %s", why->text);
+
+	(void)user;
+	bus_reply_error(c, "invocation_failed", message);
+}
+
+static const struct bus_events events = {
+	.bad_call = on_bad_call, .up = on_up, .down = on_down, .rejected = on_rejected};
 
 static void engine_closed(void *user)
 {

@@ -268,19 +268,31 @@ static void silence_is_noticed(void **state)
 	close(fd);
 }
 
-static void names_that_cannot_be_found_are_reported(void **state)
+static void what_cannot_be_an_engine_is_reported(void **state)
 {
+	static const struct bus_options bad[] = {
+		{.url = "http://x", .name = "w"},
+		{.url = "ws://h", .name = "w", .token = "a\r\nX: y"},
+		{.url = "ws://h", .name = "w", .token = "t\xc3\xa9"},
+	};
+	static const char *const words[] = {"http://x", "III_TOKEN", "III_TOKEN"};
+	struct rig *r = *state;
 	struct rig_worker w;
-	struct err e = ERR_INIT;
 
-	rig_worker_start(
-		*state, &w, "w", &(struct bus_options){.url = "ws://no-such-host.invalid:1"});
-	rig_wait(*state, &w.down);
-	assert_non_null(strstr(w.down_why, "no-such-host.invalid"));
+	/* A label of 64 letters is no name, and no server has to be asked. */
+	rig_worker_start(r, &w, "w",
+		&(struct bus_options){
+			.url = "ws://"
+			       "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"});
+	rig_wait(r, &w.down);
+	assert_non_null(strstr(w.down_why, "cannot find aaaa"));
 	rig_worker_stop(&w);
-	assert_null(bus_new(&((struct rig *)*state)->loop,
-		&(struct bus_options){.url = "http://x", .name = "w"}, &rig_worker_events, &w, &e));
-	assert_non_null(strstr(e.text, "http://x"));
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+		struct err e = ERR_INIT;
+
+		assert_null(bus_new(&r->loop, &bad[i], &rig_worker_events, &w, &e));
+		assert_non_null(strstr(e.text, words[i]));
+	}
 }
 
 static void pings_keep_a_quiet_link(void **state)
@@ -421,7 +433,7 @@ int main(void)
 		T(a_result_over_the_limit_becomes_an_error),
 		T(it_comes_back_with_all_functions),
 		T(silence_is_noticed),
-		T(names_that_cannot_be_found_are_reported),
+		T(what_cannot_be_an_engine_is_reported),
 		T(pings_keep_a_quiet_link),
 		T(a_taken_name_is_fatal_and_a_taken_function_is_not),
 		T(configuration_is_read),

@@ -8,7 +8,7 @@
  * What a peer can do is bounded: messages of BUS_MESSAGE_MAX bytes, BUS_CALLS_MAX calls at once,
  * BUS_QUEUE_MAX bytes waiting to be sent. What is sent is made valid UTF-8.
  *
- * Rules of the protocol: docs/contract.md; the worker protocol of iii engines 0.21.8 to 0.26.
+ * The protocol is that of iii engines 0.21.8 to 0.26. The process must ignore SIGPIPE.
  */
 #pragma once
 
@@ -75,7 +75,8 @@ struct bus_events {
 	void (*bad_call)(struct bus_call *c, const struct err *why, void *user);
 };
 
-/* `ev` must outlive the bus. NULL with a reason: a URL that is none, libwebsockets missing.
+/* `ev` must outlive the bus. NULL with a reason: a URL that is none, a token
+ * that fits no header, libwebsockets missing.
  * Connecting starts at once and never stops trying. */
 struct bus *bus_new(uv_loop_t *loop, const struct bus_options *o, const struct bus_events *ev,
 	void *user, struct err *e);

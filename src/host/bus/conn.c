@@ -28,6 +28,7 @@
 
 #define PREFIX_MAX   (64u << 10)  /* kept of a message that is too long */
 #define KEEP_MAX     (256u << 10) /* of the receive buffer between messages */
+#define TOKEN_MAX    2048	  /* bytes; longer ones are refused */
 #define GOODBYE_MS   1000	  /* wait for the engine's Close frame */
 #define STEADY_MS    30000	  /* a connection that held this long resets the pause */
 #define RETRY_JITTER 30		  /* per cent, both ways */
@@ -398,13 +399,36 @@ static char *dup_or_null(const char *s)
 	return s && *s ? xstrdup(s) : NULL;
 }
 
+/* The token without blanks around it, or NULL for none; it must fit into one header line. */
+static int take_token(const char *s, char **ret, struct err *e)
+{
+	size_t len;
+
+	s = s ? s + strspn(s, " \t\r\n") : "";
+	for (len = strlen(s); len > 0 && strchr(" \t\r\n", s[len - 1]); len--)
+		;
+	for (size_t i = 0; i < len; i++)
+		if (s[i] <= ' ' || s[i] > '~')
+			return err_set(e, "", EINVAL,
+				"the token (III_TOKEN) has a blank, a control character or a byte "
+				"outside "
+				"ASCII at position %zu: take it out",
+				i);
+	if (len > TOKEN_MAX)
+		return err_set(
+			e, "", EINVAL, "the token (III_TOKEN) has more than %d bytes", TOKEN_MAX);
+	*ret = len ? xstrndup(s, len) : NULL;
+	return 0;
+}
+
 struct conn *conn_new(uv_loop_t *loop, struct ws_hub *hub, const struct bus_options *o,
 	const struct conn_events *ev, void *user, struct err *e)
 {
 	struct conn *c = xcalloc(1, sizeof(*c));
 
 	c->url_text = xstrdup(o->url && *o->url ? o->url : BUS_URL_DEFAULT);
-	if (bus_url_parse(c->url_text, &c->url, e) < 0) {
+	if (bus_url_parse(c->url_text, &c->url, e) < 0 || take_token(o->token, &c->token, e) < 0) {
+		bus_url_done(&c->url);
 		free(c->url_text);
 		free(c);
 		return NULL;
@@ -413,7 +437,6 @@ struct conn *conn_new(uv_loop_t *loop, struct ws_hub *hub, const struct bus_opti
 	c->hub = hub;
 	c->ev = ev;
 	c->user = user;
-	c->token = dup_or_null(o->token);
 	c->name = xstrdup(o->name);
 	c->ns = dup_or_null(o->ns);
 	c->isolation = dup_or_null(o->isolation);

@@ -22,6 +22,7 @@
 #include "host/config.h"
 #include "host/verbs.h"
 #include "host/vm/backend.h"
+#include "host/vm/confine.h"
 #include "host/vm/kernel.h"
 #include "host/vm/kvm_probe.h"
 #include "host/vm/lib.h"
@@ -156,6 +157,27 @@ static void check_skopeo(struct report *r)
 			"(Debian: apt install skopeo)");
 }
 
+static void check_confinement(struct report *r)
+{
+	struct err e = ERR_INIT;
+	struct confine_report c;
+	char active[256], refused[512];
+
+	if (confine_try(&c, &e) < 0) {
+		add(r, "confinement", STATE_BAD, "%s", e.text);
+		return;
+	}
+	confine_active_text(&c, active, sizeof(active));
+	confine_refused_text(&c, refused, sizeof(refused));
+	if (!refused[0])
+		add(r, "confinement", STATE_OK, "%s (landlock ABI %d)", active, c.landlock_abi);
+	else
+		add(r, "confinement", STATE_NOTE,
+			"the host refuses %s; active: %s. VMs start all the same, "
+			"unless " CONFINE_REQUIRE "=1",
+			refused, active[0] ? active : "none");
+}
+
 /* What `run` would do here, in one sentence. */
 static bool check_outcome(struct report *r, bool common, bool libkrun, bool qemu)
 {
@@ -228,6 +250,7 @@ static bool examine(struct report *r)
 	state = check_folder(r, "state", path_state_dir);
 	disk = check_disk(r);
 	check_skopeo(r);
+	check_confinement(r);
 	return check_outcome(r, kernel && disk && cache && state, libkrun, qemu);
 }
 

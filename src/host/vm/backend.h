@@ -9,6 +9,7 @@
 #include <uv.h>
 
 #include "base/err.h"
+#include "host/vm/confine.h"
 #include "host/vm/plan.h"
 #include "host/vm/vm.h"
 
@@ -32,7 +33,13 @@ struct vm_backend {
 	/* Whether the guest's kernel may die before its first process for reasons that are the
 	 * VMM's: then one such boot is repeated. */
 	bool boot_may_misfire;
-	/* Returns a negative errno with the failed call in *e; on success never. */
+	/* In the VMM child, while the host's files are still there: what has to be loaded. May be
+	 * NULL. */
+	int (*prepare)(const struct plan *p, const struct vmm_ends *ends, struct err *e);
+	/* What enter needs when all else is taken away. NULL: its descriptors. */
+	void (*needs)(const struct plan *p, struct confine_policy *policy);
+	/* Confined by now. Returns a negative errno with the failed call in *e; on success never.
+	 */
 	int (*enter)(const struct plan *p, const struct vmm_ends *ends, struct err *e);
 };
 

@@ -68,6 +68,7 @@ struct boot {
 	struct buf env; /* the frame for iii.env */
 	size_t env_sent;
 
+	bool told_started;
 	bool announced; /* the guest said how it leaves */
 	int guest_status;
 
@@ -284,6 +285,20 @@ static void write_env(struct boot *b)
 
 /* --- the VMM's life --- */
 
+/* The VMM is confined, and about to be one. */
+static void read_report(struct boot *b)
+{
+	struct control_event ev = {.kind = CONTROL_EVENT_STARTED};
+	struct confine_report r;
+
+	if (!vmm_confined(&b->vmm, &r) || b->told_started)
+		return;
+	b->told_started = true;
+	confine_active_text(&r, ev.confined, sizeof(ev.confined));
+	confine_refused_text(&r, ev.unconfined, sizeof(ev.unconfined));
+	tell_daemon(&ev);
+}
+
 static int start(struct boot *b, struct err *e)
 {
 	struct timespec t;
@@ -315,12 +330,34 @@ static bool misfired(const struct boot *b, int status)
 	       WIFEXITED(status) && WEXITSTATUS(status) == 0 && env_untouched(b);
 }
 
+/* What is known of a deadly signal, for the end of a sentence. */
+static void cause_of(int signal, const char *failure, char *dst, size_t size)
+{
+	const size_t len = sizeof(CONFINE_FORBIDDEN) - 1;
+	const char *name = NULL;
+	uint32_t nr;
+
+	dst[0] = '\0';
+	if (signal == SIGKILL)
+		snprintf(dst, size, ": perhaps the host is out of memory");
+	if (signal != SIGSYS)
+		return;
+	if (!str_starts(failure, CONFINE_FORBIDDEN) || str_u32(failure + len, &nr) < 0) {
+		snprintf(dst, size, ": it made a system call that is forbidden to it");
+		return;
+	}
+	name = confine_syscall_name((int)nr);
+	snprintf(dst, size, ": the VMM made a forbidden system call %u%s%s%s", nr, name ? " (" : "",
+		name ? name : "", name ? ")" : "");
+}
+
 /* How the VM ended, from the wait status of the VMM and what it left behind. */
 static void judge(struct boot *b, int status, struct control_event *ev)
 {
 	char failure[ERR_TEXT_MAX];
 	ssize_t n = fd_read_full(b->vmm.failure, failure, sizeof(failure) - 1);
 	const char *when = b->phase == PHASE_BOOTING ? "while booting" : "while running";
+	char cause[128];
 
 	failure[n > 0 ? n : 0] = '\0';
 	ev->signal = WIFSIGNALED(status) && !b->decided ? WTERMSIG(status) : 0;
@@ -330,9 +367,9 @@ static void judge(struct boot *b, int status, struct control_event *ev)
 		ev->why = b->why;
 	} else if (WIFSIGNALED(status)) {
 		ev->end = VM_END_VMM_KILLED;
+		cause_of(ev->signal, failure, cause, sizeof(cause));
 		err_set(&ev->why, "S300", EIO, "the VMM (%s) was killed by signal %d (%s) %s%s",
-			b->be->name, ev->signal, strsignal(ev->signal), when,
-			ev->signal == SIGKILL ? ": perhaps the host is out of memory" : "");
+			b->be->name, ev->signal, strsignal(ev->signal), when, cause);
 	} else if (b->announced) {
 		ev->end = VM_END_CLEAN;
 		ev->status = b->guest_status;
@@ -390,6 +427,7 @@ enum slot {
 	SLOT_DAEMON,
 	SLOT_CONSOLE,
 	SLOT_MESSAGES,
+	SLOT_REPORT,
 	SLOT_GUEST,
 	SLOT_ENV,
 	SLOT_COUNT,
@@ -401,6 +439,7 @@ static void wait_once(struct boot *b)
 		[SLOT_DAEMON] = {.fd = b->decided ? -1 : PLAN_FD_CONTROL, .events = POLLIN},
 		[SLOT_CONSOLE] = {.fd = b->vmm.console, .events = POLLIN},
 		[SLOT_MESSAGES] = {.fd = b->vmm.messages, .events = POLLIN},
+		[SLOT_REPORT] = {.fd = b->vmm.report, .events = POLLIN},
 		[SLOT_GUEST] = {.fd = b->decided ? -1 : b->vmm.control, .events = POLLIN},
 		[SLOT_ENV] = {.fd = b->env_sent < b->env.len ? b->vmm.env : -1, .events = POLLOUT},
 	};
@@ -415,6 +454,8 @@ static void wait_once(struct boot *b)
 		read_stream(&b->vmm.console, &b->console);
 	if (p[SLOT_MESSAGES].revents)
 		read_stream(&b->vmm.messages, &b->messages);
+	if (p[SLOT_REPORT].revents)
+		read_report(b);
 	if (p[SLOT_ENV].revents)
 		write_env(b);
 	if (p[SLOT_GUEST].revents)
@@ -451,13 +492,11 @@ static int supervise(struct boot *b)
 
 static int run(struct boot *b, struct err *e)
 {
-	struct control_event started = {.kind = CONTROL_EVENT_STARTED};
 	int status, r;
 
 	b->deadline_ms = now_ms() + b->plan.boot_timeout_ms;
 	if ((r = start(b, e)) < 0)
 		return r;
-	tell_daemon(&started);
 	status = supervise(b);
 	if (misfired(b, status)) {
 		log_warn("the guest's kernel ended before its first process: once more",
@@ -538,7 +577,7 @@ static int lock_disks(const struct plan *p, struct err *e)
 
 int vm_boot_run(int argc, char **argv, const struct vm_backend *const *backends)
 {
-	static const char *const keep_env[] = {"SANDBOX_LOG"};
+	static const char *const keep_env[] = {"SANDBOX_LOG", CONFINE_REQUIRE};
 	static struct boot b;
 	struct control_event failed = {.kind = CONTROL_EVENT_EXITED, .end = VM_END_VMM_FAILED};
 	int r;

@@ -136,6 +136,25 @@ void control_event_done(struct control_event *ev)
 	ev->tail = NULL;
 }
 
+static int copy_text(json_object *o, const char *name, char *dst, size_t size, struct err *e)
+{
+	const char *text;
+
+	if (json_get_str(o, name, JSON_REQUIRED, &text, e) < 0)
+		return -EPROTO;
+	if (strlen(text) >= size)
+		return err_set(e, "", EPROTO, "%s: longer than %zu bytes", name, size - 1);
+	memcpy(dst, text, strlen(text) + 1);
+	return 0;
+}
+
+static int parse_started(json_object *o, struct control_event *ev, struct err *e)
+{
+	int r = copy_text(o, "confined", ev->confined, sizeof(ev->confined), e);
+
+	return r < 0 ? r : copy_text(o, "unconfined", ev->unconfined, sizeof(ev->unconfined), e);
+}
+
 static int parse_exited(json_object *o, struct control_event *ev, struct err *e)
 {
 	const char *end, *why, *tail;
@@ -167,7 +186,7 @@ int control_event_parse(const char *line, size_t len, struct control_event *ret,
 		return -EPROTO;
 	if (str_eq(word, "started")) {
 		ret->kind = CONTROL_EVENT_STARTED;
-		return 0;
+		return parse_started(o, ret, e);
 	}
 	if (str_eq(word, "ready")) {
 		ret->kind = CONTROL_EVENT_READY;
@@ -188,6 +207,8 @@ int control_event_add(struct buf *out, const struct control_event *ev)
 	switch (ev->kind) {
 	case CONTROL_EVENT_STARTED:
 		json_add_str(o, "event", "started");
+		json_add_str(o, "confined", ev->confined);
+		json_add_str(o, "unconfined", ev->unconfined);
 		break;
 	case CONTROL_EVENT_READY:
 		json_add_str(o, "event", "ready");

@@ -1,7 +1,8 @@
 /* control - the lines that the daemon, __vm-boot and the guest say to each other.
  *
  *   daemon -> boot   {"cmd":"shutdown","grace_ms":N}  {"cmd":"kill"}
- *   boot -> daemon   {"event":"started"}  {"event":"ready","boot_us":N}
+ *   boot -> daemon   {"event":"started","confined":"user pid …","unconfined":"landlock (…) …"}
+ *                    {"event":"ready","boot_us":N}
  *                    {"event":"exited","end":"clean","signal":N,"status":N,"why":"…","tail":"…"}
  *   guest -> boot    {"event":"ready","boot_us":N}  {"event":"exit","status":N}     (iii.control)
  *   boot -> guest    {"cmd":"shutdown"}  {"cmd":"ack"}
@@ -23,6 +24,7 @@
 #define CONTROL_GUEST_LINE_MAX 512	    /* bytes; longer is a breach of protocol */
 #define CONTROL_GUEST_COUNT    64	    /* lines in a VM's life; more is a breach of protocol */
 #define CONTROL_BOOT_LINE_MAX  (128u << 10) /* two tails and a reason, every byte escaped */
+#define CONTROL_LAYERS_MAX     512	    /* text of "confined" and of "unconfined" */
 #define CONTROL_TAIL_MAX       (16u << 10)  /* text of "tail" */
 
 #define CONTROL_GUEST_SHUTDOWN "{\"cmd\":\"shutdown\"}\n"
@@ -73,6 +75,9 @@ enum control_event_kind {
 
 struct control_event {
 	enum control_event_kind kind;
+	/* STARTED: the layers of confinement that hold, and those that the host refused (confine.h)
+	 */
+	char confined[CONTROL_LAYERS_MAX], unconfined[CONTROL_LAYERS_MAX];
 	uint64_t boot_us; /* READY: kernel start to agent ready by the guest's own clock */
 	/* EXITED */
 	enum vm_end end;

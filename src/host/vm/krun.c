@@ -276,15 +276,34 @@ static char *krun_vmm(struct err *e)
 	return lib_find(KRUN_ENV, KRUN_SONAME, e);
 }
 
+/* What krun_prepare hands to krun_enter: there is one VMM in a process. */
+static struct {
+	struct krun_api api;
+	uint32_t ctx;
+} ready;
+
+static int krun_prepare(const struct plan *p, const struct vmm_ends *ends, struct err *e)
+{
+	int r = krun_load(p->vmm, &ready.api, e);
+
+	return r < 0 ? r : krun_configure(&ready.api, p, ends, &ready.ctx, e);
+}
+
+/* The library is loaded; krun_start_enter opens /dev/kvm, and the rest by /proc/self/fd/N. */
+static void krun_needs(const struct plan *p, struct confine_policy *policy)
+{
+	(void)p;
+	policy->filter = CONFINE_FILTER_KRUN;
+	policy->kvm = true;
+}
+
 static int krun_enter(const struct plan *p, const struct vmm_ends *ends, struct err *e)
 {
-	struct krun_api k;
-	uint32_t ctx;
 	int r;
 
-	if ((r = krun_load(p->vmm, &k, e)) < 0 || (r = krun_configure(&k, p, ends, &ctx, e)) < 0)
-		return r;
-	r = k.start_enter(ctx);
+	(void)p;
+	(void)ends;
+	r = ready.api.start_enter(ready.ctx);
 	return err_set(e, "S300", r < 0 ? -r : EIO,
 		"libkrun: krun_start_enter: %s (its own words are below)", err_str(r));
 }
@@ -294,5 +313,7 @@ const struct vm_backend vm_backend_krun = {
 	.tier = VM_TIER_HARDWARE,
 	.probe = krun_probe,
 	.vmm = krun_vmm,
+	.prepare = krun_prepare,
+	.needs = krun_needs,
 	.enter = krun_enter,
 };

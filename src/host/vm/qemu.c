@@ -20,6 +20,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 #if defined(__x86_64__)
@@ -241,6 +242,35 @@ static int open_readable(const struct plan *p, int ret[static PLAN_DISKS_MAX], s
 	return 0;
 }
 
+/* The program, its libraries and its firmware: of its own prefix and of the system. */
+static void qemu_needs(const struct plan *p, struct confine_policy *policy)
+{
+	static const char *const dirs[] = {"lib", "lib64", "share/qemu", "share/seabios"};
+	static const char *const system[] = {"/lib", "/lib64", "/usr/lib", "/usr/lib64",
+		"/usr/share/qemu", "/usr/share/seabios", "/etc/ld.so.cache"};
+	cleanup_free char *real = realpath(p->vmm, NULL);
+	char *cut = real ? strrchr(real, '/') : NULL;
+
+	confine_policy_add(policy, p->vmm);
+	if (real)
+		confine_policy_add(policy, real);
+	for (size_t i = 0; i < ARRAY_LEN(system); i++)
+		confine_policy_add(policy, system[i]);
+	/* PREFIX/bin/qemu: what lies below PREFIX. */
+	if (!cut)
+		return;
+	*cut = '\0';
+	cut = strrchr(real, '/');
+	if (!cut || !str_eq(cut, "/bin") || cut == real)
+		return;
+	*cut = '\0';
+	for (size_t i = 0; i < ARRAY_LEN(dirs); i++) {
+		cleanup_free char *path = xasprintf("%s/%s", real, dirs[i]);
+
+		confine_policy_add(policy, path);
+	}
+}
+
 static int qemu_enter(const struct plan *p, const struct vmm_ends *ends, struct err *e)
 {
 	const int fds[] = {ends->agent, ends->env, ends->control, ends->console, p->kernel_fd};
@@ -266,5 +296,6 @@ const struct vm_backend vm_backend_qemu = {
 	.probe = qemu_probe,
 	.vmm = qemu_vmm,
 	.boot_may_misfire = true,
+	.needs = qemu_needs,
 	.enter = qemu_enter,
 };

@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "host/vm/backend.h"
@@ -182,6 +183,25 @@ static void set_alarm(struct vm *vm, uint64_t ms)
 
 /* --- streams --- */
 
+/* Once for each way that this host confines its VMs: a second way is worth a second line. */
+static void log_confinement(const struct vm *vm, const struct control_event *ev)
+{
+	static char logged[CONTROL_LAYERS_MAX + 1];
+	static bool any;
+
+	if (any && str_eq(logged, ev->unconfined))
+		return;
+	any = true;
+	snprintf(logged, sizeof(logged), "%s", ev->unconfined);
+	if (!ev->unconfined[0])
+		log_info("VMs are confined by every layer", "backend=%s layers=%s", vm->be->name,
+			log_quote(ev->confined));
+	else
+		log_warn("the host refuses layers of the VMs' confinement (see doctor)",
+			"backend=%s refused=%s layers=%s", vm->be->name, log_quote(ev->unconfined),
+			log_quote(ev->confined));
+}
+
 static int on_line(char *line, size_t len, void *user)
 {
 	struct vm *vm = user;
@@ -189,7 +209,9 @@ static int on_line(char *line, size_t len, void *user)
 
 	if (vm->reported || control_event_parse(line, len, &ev, NULL) < 0)
 		return -EPROTO;
-	if (ev.kind == CONTROL_EVENT_EXITED) {
+	if (ev.kind == CONTROL_EVENT_STARTED) {
+		log_confinement(vm, &ev);
+	} else if (ev.kind == CONTROL_EVENT_EXITED) {
 		vm->exited = ev;
 		vm->reported = true;
 		set_alarm(vm, KILL_LATE_MS);
@@ -396,7 +418,9 @@ static int spawn(uv_loop_t *loop, struct vm *vm, const struct launch *l, const s
 	};
 	const char *level = getenv("SANDBOX_LOG");
 	cleanup_free char *log = level ? xasprintf("SANDBOX_LOG=%s", level) : NULL;
-	char *env[] = {log, NULL};
+	const char *required = getenv(CONFINE_REQUIRE);
+	cleanup_free char *require = required ? xasprintf(CONFINE_REQUIRE "=%s", required) : NULL;
+	char *env[] = {log ? log : require, log ? require : NULL, NULL};
 	char *argv[] = {(char *)"sandbox-libkrun", (char *)BOOT_ENTRY, (char *)l->plan.label, NULL};
 	uv_process_options_t o = {
 		.exit_cb = on_boot_exit,

@@ -10,12 +10,13 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/str.h"
 #include "host/vm/confine.h"
 
 /* The child's ends of what connects it to its supervisor. */
 struct far_ends {
 	struct vmm_ends ports;
-	int messages, failure;
+	int messages, failure, report;
 };
 
 static void far_init(struct far_ends *f)
@@ -23,7 +24,8 @@ static void far_init(struct far_ends *f)
 	*f = (struct far_ends){
 		.ports = {.agent = PLAN_FD_AGENT, .env = -1, .control = -1, .console = -1},
 		.messages = -1,
-		.failure = -1};
+		.failure = -1,
+		.report = -1};
 }
 
 static void far_done(struct far_ends *f)
@@ -33,6 +35,7 @@ static void far_done(struct far_ends *f)
 	fd_close(&f->ports.console);
 	fd_close(&f->messages);
 	fd_close(&f->failure);
+	fd_close(&f->report);
 }
 
 static int make_pipe(int *ret_near, int *ret_far)
@@ -65,6 +68,7 @@ static int connect_ends(struct vmm *v, struct far_ends *f, struct err *e)
 	if ((r = make_pipe(&v->console, &f->ports.console)) < 0 ||
 		(r = make_pipe(&v->messages, &f->messages)) < 0 ||
 		(r = make_pipe(&v->failure, &f->failure)) < 0 ||
+		(r = make_pipe(&v->report, &f->report)) < 0 ||
 		(r = make_socket(&v->env, &f->ports.env)) < 0 ||
 		(r = make_socket(&v->control, &f->ports.control)) < 0)
 		return err_set(e, "S300", r, "cannot connect the VMM: %s", err_str(r));
@@ -84,18 +88,17 @@ static int use_streams(const struct far_ends *f, struct err *e)
 
 /* PLAN_FD_LIFE stays open over exec on purpose: its end of file is the VMM's death for the daemon.
  */
-static int child_setup(const struct plan *p, const struct far_ends *f, pid_t parent, struct err *e)
+static int child_setup(
+	const struct plan *p, const struct far_ends *f, const struct confine *c, struct err *e)
 {
-	int keep[8 + PLAN_DISKS_MAX] = {f->ports.agent, f->ports.env, f->ports.control,
-		f->ports.console, f->failure, PLAN_FD_LIFE, p->kernel_fd};
-	size_t n = 7;
+	int keep[10 + PLAN_DISKS_MAX] = {f->ports.agent, f->ports.env, f->ports.control,
+		f->ports.console, f->failure, f->report, PLAN_FD_LIFE, p->kernel_fd, c->map_fd};
+	size_t n = 9;
 	sigset_t none;
 	int r;
 
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0)
 		return err_set(e, "S300", errno, "PR_SET_PDEATHSIG: %s", err_str(errno));
-	if (getppid() != parent)
-		return err_set(e, "S300", ESRCH, "the supervisor is gone");
 	if ((r = use_streams(f, e)) < 0)
 		return r;
 	for (size_t i = 0; i < p->n_disks; i++)
@@ -111,12 +114,31 @@ static int child_setup(const struct plan *p, const struct far_ends *f, pid_t par
 	return 0;
 }
 
-static _Noreturn void child_main(
-	const struct vm_backend *be, const struct plan *p, const struct far_ends *f, pid_t parent)
+static int child_confine(const struct vm_backend *be, const struct plan *p, struct far_ends *f,
+	struct confine *c, bool required, struct err *e)
 {
+	struct confine_policy policy = {0};
+	int r;
+
+	if (be->needs)
+		be->needs(p, &policy);
+	r = confine_vmm(c, &policy, p, f->ports.console, f->failure, required, e);
+	confine_policy_done(&policy);
+	if (r == 0 && fd_write_all(f->report, &c->report, sizeof(c->report)) < 0)
+		r = err_set(e, "S300", EPIPE, "the supervisor is gone");
+	fd_close(&f->report);
+	return r;
+}
+
+static _Noreturn void child_main(
+	const struct vm_backend *be, const struct plan *p, struct far_ends *f, struct confine *c)
+{
+	const char *word = getenv(CONFINE_REQUIRE);
+	bool required = word && str_eq(word, "1");
 	struct err e = ERR_INIT;
 
-	if (child_setup(p, f, parent, &e) == 0)
+	if (child_setup(p, f, c, &e) == 0 && (!be->prepare || be->prepare(p, &f->ports, &e) >= 0) &&
+		child_confine(be, p, f, c, required, &e) == 0)
 		be->enter(p, &f->ports, &e);
 	fd_write_all(f->failure, e.text, strlen(e.text));
 	_exit(VMM_EXIT_FAILED);
@@ -126,26 +148,37 @@ int vmm_start(const struct vm_backend *be, const struct plan *plan, struct vmm *
 {
 	struct vmm v = VMM_INIT;
 	struct far_ends far;
-	pid_t self = getpid();
+	struct confine c = {.map_fd = -1};
 	int r;
 
 	far_init(&far);
 	r = connect_ends(&v, &far, e);
 	if (r == 0) {
-		v.pid = fork();
+		v.pid = confine_fork(&c);
 		if (v.pid == 0)
-			child_main(be, plan, &far, self);
+			child_main(be, plan, &far, &c);
 		if (v.pid < 0) {
 			r = err_set(e, "S300", errno, "cannot fork the VMM: %s", err_str(errno));
 			v.pid = 0;
 		}
 	}
+	confine_release(&c);
 	far_done(&far);
 	if (r < 0)
 		vmm_done(&v);
 	else
 		*ret = v;
 	return r;
+}
+
+bool vmm_confined(struct vmm *v, struct confine_report *ret)
+{
+	ssize_t n = v->report < 0 ? 0 : read(v->report, ret, sizeof(*ret));
+
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return false;
+	fd_close(&v->report);
+	return n == (ssize_t)sizeof(*ret);
 }
 
 bool vmm_ended(struct vmm *v, int *ret_status)
@@ -177,6 +210,7 @@ void vmm_done(struct vmm *v)
 	fd_close(&v->console);
 	fd_close(&v->messages);
 	fd_close(&v->failure);
+	fd_close(&v->report);
 	fd_close(&v->env);
 	fd_close(&v->env_guest);
 	fd_close(&v->control);

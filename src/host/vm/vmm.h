@@ -17,6 +17,7 @@ struct vmm {
 	int console;   /* hvc0; read, non-blocking */
 	int messages;  /* the VMM's stdout and stderr; read, non-blocking */
 	int failure;   /* why enter() came back, as text; read, non-blocking */
+	int report;    /* which layers of confinement hold; read, non-blocking */
 	int env;       /* iii.env, read and written, non-blocking … */
 	int env_guest; /* … and the guest's end of it, to see whether the guest has read any */
 	int control;   /* iii.control; read and written, non-blocking */
@@ -26,6 +27,7 @@ struct vmm {
 	((struct vmm){.console = -1,                                                               \
 		.messages = -1,                                                                    \
 		.failure = -1,                                                                     \
+		.report = -1,                                                                      \
 		.env = -1,                                                                         \
 		.env_guest = -1,                                                                   \
 		.control = -1})
@@ -35,6 +37,9 @@ int vmm_start(const struct vm_backend *be, const struct plan *plan, struct vmm *
 
 /* True when the child is dead; it is then collected and *ret_status is what waitpid says. */
 bool vmm_ended(struct vmm *v, int *ret_status);
+
+/* True once, when the child is confined and about to become the VMM. */
+bool vmm_confined(struct vmm *v, struct confine_report *ret);
 
 void vmm_kill(struct vmm *v);
 

@@ -47,6 +47,7 @@ static const char help_text[] =
 struct call {
 	uv_loop_t loop;
 	struct bus *bus;
+	const char *url;
 	char *function;
 	json_object *request;
 	uint32_t timeout_ms;
@@ -132,12 +133,14 @@ static void on_up(struct bus *b, bool again, void *user)
 static void on_down(struct bus *b, const char *why, void *user)
 {
 	struct call *call = user;
+	cleanup_free char *message = NULL;
 
 	(void)b;
 	/* Once sent, the answer itself says that it was lost. */
 	if (call->sent || call->closing)
 		return;
-	print_error("UNREACHABLE", why);
+	message = xasprintf("the engine at %s cannot be reached: %s", call->url, why);
+	print_error("UNREACHABLE", message);
 	finish(call, EXIT_UNREACHABLE);
 }
 
@@ -221,6 +224,7 @@ static int run(struct call *call, const struct bus_options *o)
 	signal(SIGPIPE, SIG_IGN);
 	uv_loop_init(&call->loop);
 	call->status = EXIT_UNREACHABLE;
+	call->url = o->url ? o->url : BUS_URL_DEFAULT;
 	call->bus = bus_new(&call->loop, o, &ev, call, &e);
 	if (!call->bus)
 		usage(e.text, "");

@@ -314,7 +314,7 @@ void pool_create(struct pool *p, const struct pool_create *c, pool_created cb, v
 	};
 	str_uuid4(x->id);
 	if (c->label) {
-		x->label = xstrndup(c->label, c->label_len);
+		x->label = xcalloc(c->label_len + 1, 1); /* it may hold NULs */
 		memcpy(x->label, c->label, c->label_len);
 		x->label_len = c->label_len;
 	}

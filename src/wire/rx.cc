@@ -2,8 +2,8 @@
  *
  * The pattern is rewritten for RE2 (rx_syntax.h) and compiled in up to three forms: the exact one;
  * the tagged one when it has \b or \B, for lines that are not ASCII; the scan one when rx_scan is
- * first asked. Where every match contains a known literal, rx_scan looks for that instead, by its
- * rarest byte.
+ * first asked. Where every match contains one of a few known literals (rx_literal.h), rx_scan looks
+ * for those instead, by a rare byte or rare pairs of bytes.
  *
  * No exceptions cross this file: RE2 throws none, and memory that is out ends the process as
  * everywhere (base/mem.h).
@@ -134,7 +134,7 @@ int eval_class(const char *re2_class, struct rx_set *ret, struct err *e)
 	return 0;
 }
 
-/* --- looking for a literal --- */
+/* --- looking for literals --- */
 
 /* Bytes by how often they occur in programs and prose, the commonest first; all others are rare. */
 const char COMMON[] =
@@ -148,14 +148,24 @@ int commonness(char b)
 	return p ? static_cast<int>(sizeof(COMMON)) - static_cast<int>(p - COMMON) : 0;
 }
 
-struct literal {
+char lower(char b)
+{
+	return b >= 'A' && b <= 'Z' ? static_cast<char>(b | 0x20) : b;
+}
+
+char upper(char b)
+{
+	return b >= 'a' && b <= 'z' ? static_cast<char>(b & ~0x20) : b;
+}
+
+/* One literal, its case as it is: by its rarest byte. */
+struct one_literal {
 	std::string text;
-	size_t rare = 0; /* the place of its rarest byte */
+	size_t rare = 0; /* the place of that byte */
 
 	void set(std::string t)
 	{
 		text = std::move(t);
-		rare = 0;
 		for (size_t i = 1; i < text.size(); i++)
 			if (commonness(text[i]) < commonness(text[rare]))
 				rare = i;
@@ -190,13 +200,187 @@ struct literal {
 	}
 };
 
+/* Looks for any of a few bytes, sixty-four places at a time. */
+struct any_byte {
+	static constexpr size_t BYTES_MAX = 6;
+	typedef unsigned char vec __attribute__((vector_size(16)));
+
+	unsigned char bytes[BYTES_MAX];
+	size_t n = 0;
+
+	/* False when there is no room. */
+	bool add(char b)
+	{
+		auto byte = static_cast<unsigned char>(b);
+
+		if (memchr(bytes, byte, n))
+			return true;
+		if (n == BYTES_MAX)
+			return false;
+		bytes[n++] = byte;
+		return true;
+	}
+
+	/* Where the first byte of sixteen is that is wanted, or 16. */
+	size_t first_of(const char *p, const vec *wanted) const
+	{
+		vec block, hits = {};
+		uint64_t half[2];
+
+		memcpy(&block, p, sizeof(block));
+		for (size_t i = 0; i < n; i++)
+			hits |= reinterpret_cast<vec>(block == wanted[i]);
+		memcpy(half, &hits, sizeof(half));
+		static_assert(
+			__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "bytes are counted from below");
+		if (half[0])
+			return static_cast<size_t>(__builtin_ctzll(half[0])) / 8;
+		return half[1] ? 8 + static_cast<size_t>(__builtin_ctzll(half[1])) / 8 : 16;
+	}
+
+	const char *find(const char *p, const char *end) const
+	{
+		vec wanted[BYTES_MAX];
+		size_t at;
+
+		for (size_t i = 0; i < n; i++)
+			wanted[i] = vec{} + bytes[i];
+		for (; end - p >= 64; p += 64) {
+			vec block[4], hits = {};
+			uint64_t any[2];
+
+			memcpy(block, p, sizeof(block));
+			for (size_t i = 0; i < n; i++)
+				for (const vec &v : block)
+					hits |= reinterpret_cast<vec>(v == wanted[i]);
+			memcpy(any, &hits, sizeof(any));
+			if (any[0] | any[1])
+				break;
+		}
+		for (; end - p >= 16; p += 16)
+			if ((at = first_of(p, wanted)) < 16)
+				return p + at;
+		for (; p < end; p++)
+			if (memchr(bytes, static_cast<unsigned char>(*p), n))
+				return p;
+		return nullptr;
+	}
+};
+
+/* Several literals, or one in either case: by the rarest byte of each as long as that does well,
+ * else by a set of pairs of bytes. */
+struct some_literals {
+	struct literal {
+		std::string text;  /* lower case if fold */
+		size_t rare, pair; /* the places of its rarest byte and pair */
+		bool fold;
+
+		/* Is it in [begin, end), with its byte `at` at p? */
+		bool is_at(const char *begin, const char *p, const char *end, size_t at) const
+		{
+			if ((fold ? lower(*p) : *p) != text[at])
+				return false;
+			if (static_cast<size_t>(p - begin) < at ||
+				static_cast<size_t>(end - p) < text.size() - at)
+				return false;
+			p -= at;
+			if (!fold)
+				return memcmp(p, text.data(), text.size()) == 0;
+			for (size_t i = 0; i < text.size(); i++)
+				if (lower(p[i]) != text[i])
+					return false;
+			return true;
+		}
+	};
+	std::vector<literal> all;
+	std::vector<uint64_t> pairs; /* a bit a pair */
+	struct any_byte rare;
+	bool too_many = false; /* rare bytes */
+
+	static size_t pair_of(char a, char b)
+	{
+		return static_cast<unsigned char>(a) |
+		       static_cast<size_t>(static_cast<unsigned char>(b)) << 8;
+	}
+
+	void set_pair(char a, char b)
+	{
+		pairs[pair_of(a, b) / 64] |= uint64_t{1} << pair_of(a, b) % 64;
+	}
+
+	void set_bytes(const literal &l)
+	{
+		char a = l.text[l.pair], b = l.text[l.pair + 1], r = l.text[l.rare];
+
+		pairs.resize(65536 / 64);
+		for (int i = 0; i < (l.fold ? 4 : 1); i++)
+			set_pair(i & 1 ? upper(a) : a, i & 2 ? upper(b) : b);
+		too_many |= !rare.add(r) || (l.fold && !rare.add(upper(r)));
+	}
+
+	void add(const struct rx_literal &from)
+	{
+		literal l{std::string(from.bytes, from.len), 0, 0, from.fold};
+		const std::string &t = l.text;
+
+		if (l.fold)
+			for (char &b : l.text)
+				b = lower(b);
+		for (size_t i = 1; i < t.size(); i++)
+			if (commonness(t[i]) < commonness(t[l.rare]))
+				l.rare = i;
+		for (size_t i = 1; i + 1 < t.size(); i++)
+			if (commonness(t[i]) + commonness(t[i + 1]) <
+				commonness(t[l.pair]) + commonness(t[l.pair + 1]))
+				l.pair = i;
+		set_bytes(l);
+		all.push_back(std::move(l));
+	}
+
+	bool any_at(const char *begin, const char *p, const char *end, size_t literal::*at) const
+	{
+		for (const literal &l : all)
+			if (l.is_at(begin, p, end, l.*at))
+				return true;
+		return false;
+	}
+
+	/* A place inside an occurrence of any: the first one whose pair or rare byte comes; no
+	 * occurrence lies before it whole. NULL: none. */
+	const char *find(const char *p, const char *end) const
+	{
+		const char *begin = p;
+		size_t misses = 0;
+
+		while (!too_many &&
+			!(misses > 64 && misses * 16 > static_cast<size_t>(p - begin))) {
+			p = rare.find(p, end);
+			if (!p || any_at(begin, p, end, &literal::rare))
+				return p;
+			p++;
+			misses++;
+		}
+		/* What begins in front of p and was not complete there is still to be found. */
+		p -= std::min(static_cast<size_t>(p - begin), size_t{RX_LITERAL_BYTES_MAX});
+		for (; p + 1 < end; p++) {
+			size_t pair = pair_of(p[0], p[1]);
+
+			if ((pairs[pair / 64] >> pair % 64 & 1) &&
+				any_at(begin, p, end, &literal::pair))
+				return p;
+		}
+		return nullptr;
+	}
+};
+
 } // namespace
 
 struct rx {
 	std::string pattern; /* as given */
 	unsigned flags = 0;
 	std::unique_ptr<RE2> exact, tagged, scan;
-	struct literal literal;
+	struct one_literal one;
+	struct some_literals some;
 	struct rx_pattern names = {}; /* owns the names */
 	int groups = 1;
 	struct rx_set words = {};
@@ -236,6 +420,26 @@ int compile(const struct rx *rx, enum rx_form form, std::unique_ptr<RE2> &ret,
 	return ret->ok() ? 0 : refuse(*ret, e);
 }
 
+/* What rx_scan looks for instead of the pattern, if anything. */
+void choose_literals(struct rx *rx)
+{
+	const struct rx_literals &found = rx->names.literals;
+
+	if (rx->flags == RX_LITERAL) {
+		rx->one.set(rx->pattern);
+		return;
+	}
+	if (found.n == 1 && !found.v[0].fold) {
+		rx->one.set(std::string(found.v[0].bytes, found.v[0].len));
+		return;
+	}
+	for (size_t i = 0; i < found.n; i++)
+		if (found.v[i].len < 2)
+			return;
+	for (size_t i = 0; i < found.n; i++)
+		rx->some.add(found.v[i]);
+}
+
 int compile_all(struct rx *rx, struct err *e)
 {
 	struct rx_pattern tagged = {};
@@ -250,11 +454,7 @@ int compile_all(struct rx *rx, struct err *e)
 			return r;
 	}
 	rx->groups = rx->exact->NumberOfCapturingGroups() + 1;
-	if (rx->flags == RX_LITERAL)
-		rx->literal.set(rx->pattern);
-	else if (rx->names.literal.len)
-		rx->literal.set(std::string(
-			reinterpret_cast<char *>(rx->names.literal.data), rx->names.literal.len));
+	choose_literals(rx);
 	return 0;
 }
 
@@ -418,8 +618,9 @@ bool rx_scan(struct rx *rx, const char *block, size_t len, size_t from, size_t *
 {
 	StringPiece m;
 
-	if (!rx->literal.text.empty()) {
-		const char *p = rx->literal.find(block + from, block + len);
+	if (!rx->one.text.empty() || !rx->some.all.empty()) {
+		const char *p = rx->one.text.empty() ? rx->some.find(block + from, block + len)
+						     : rx->one.find(block + from, block + len);
 
 		if (p)
 			*ret_at = static_cast<size_t>(p - block);

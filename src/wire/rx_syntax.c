@@ -7,8 +7,8 @@
  *
  * Names of groups stay here; RE2 sees numbers only.
  *
- * The literal: the longest run of plain characters at the top level of a pattern without
- * alternatives there. Every match contains it, so that a search may look for it first.
+ * On the way the literals are gathered that a match cannot be without (rx_literal.h), so that a
+ * search may look for them first.
  *
  * Refused (S217): see wire/rx.h. Limits: RX_NEST_MAX levels, 4 MiB of RE2's text.
  */
@@ -22,10 +22,9 @@
 #include "base/utf8.h"
 #include "wire/rx_class.h"
 
-#define RE2_TEXT_MAX	   (4u << 20)
-#define REPEAT_MAX	   1000 /* RE2's own limit */
-#define NONE		   SIZE_MAX
-#define LITERAL_USEFUL_MAX 256 /* bytes of a run that are worth looking for */
+#define RE2_TEXT_MAX (4u << 20)
+#define REPEAT_MAX   1000 /* RE2's own limit */
+#define NONE	     SIZE_MAX
 
 struct frame {
 	size_t atom_at; /* where the group begins in the output */
@@ -40,11 +39,7 @@ struct translator {
 	unsigned depth, frames_cap;
 	size_t atom_at;	  /* of the last atom, or NONE when nothing can be repeated */
 	unsigned stacked; /* repetitions on it */
-	/* the run of plain characters that ends here */
-	struct buf run;
-	size_t run_last; /* where its last character begins */
-	bool run_whole;	 /* nothing but the run was read so far */
-	bool alternatives;
+	struct rx_literal_builder literals;
 };
 
 static int put(struct translator *t, const char *text)
@@ -54,40 +49,9 @@ static int put(struct translator *t, const char *text)
 	return 0;
 }
 
-/* --- the literal --- */
-
-static void run_end(struct translator *t)
+static void no_literal(struct translator *t)
 {
-	if (t->run.len > t->out->literal.len) {
-		buf_clear(&t->out->literal);
-		buf_add(&t->out->literal, t->run.data, t->run.len);
-	}
-	buf_clear(&t->run);
-}
-
-/* Something else than plain characters stands here. */
-static void run_break(struct translator *t)
-{
-	run_end(t);
-	t->run_whole = false;
-}
-
-static void run_add(struct translator *t, const char *bytes, size_t len)
-{
-	if (t->depth || t->c.ignore_case || t->run.len + len > LITERAL_USEFUL_MAX) {
-		run_break(t);
-		return;
-	}
-	t->run_last = t->run.len;
-	buf_add(&t->run, bytes, len);
-}
-
-/* The last atom is repeated at least `min` times. */
-static void run_repeated(struct translator *t, uint32_t min)
-{
-	if (t->run.len && min == 0)
-		t->run.len = t->run_last;
-	run_break(t);
+	rx_literal_other(&t->literals, t->depth);
 }
 
 /* --- atoms --- */
@@ -113,7 +77,7 @@ static int take_literal(struct translator *t)
 	int r;
 
 	atom_begin(t);
-	run_add(t, from, (size_t)(t->c.p - from));
+	rx_literal_char(&t->literals, t->depth, from, (size_t)(t->c.p - from), t->c.ignore_case);
 	r = tag(t, false);
 	if (r == 0 && rx_write_char(&t->out->re2, ch) < 0)
 		r = rx_bad(&t->c, "it is too big");
@@ -126,7 +90,7 @@ static int take_dot(struct translator *t)
 
 	t->c.p++;
 	atom_begin(t);
-	run_break(t);
+	no_literal(t);
 	r = tag(t, false);
 	if (r == 0)
 		r = put(t, ".");
@@ -139,7 +103,7 @@ static int put_assertion(struct translator *t, char what)
 	bool scan = t->form == RX_FORM_SCAN;
 
 	atom_begin(t);
-	t->run_whole = false;
+	rx_literal_assertion(&t->literals);
 	switch (what) {
 	case '^':
 	case 'A':
@@ -197,10 +161,11 @@ static int take_escape(struct translator *t)
 	if (r < 0)
 		return r;
 	if (kind == RX_ESC_CHAR) {
-		run_add(t, bytes, utf8_encode(bytes, ch));
+		rx_literal_char(
+			&t->literals, t->depth, bytes, utf8_encode(bytes, ch), t->c.ignore_case);
 		r = rx_write_char(&t->out->re2, ch);
 	} else {
-		run_break(t);
+		no_literal(t);
 		r = buf_printf(&t->out->re2, "[%s%s]", negated ? "^" : "", items);
 	}
 	return r < 0 ? rx_bad(&t->c, "it is too big") : tag(t, true);
@@ -212,7 +177,7 @@ static int take_class(struct translator *t)
 
 	t->c.p++;
 	atom_begin(t);
-	run_break(t);
+	no_literal(t);
 	r = tag(t, false);
 	if (r == 0)
 		r = rx_take_class(&t->c, t->depth + 1, &t->out->re2);
@@ -274,8 +239,10 @@ static int take_name(struct translator *t)
 static int capture(struct translator *t)
 {
 	size_t at = t->out->re2.len;
-	int r = push_frame(t, at);
+	int r;
 
+	rx_literal_open(&t->literals, t->depth);
+	r = push_frame(t, at);
 	t->out->groups++;
 	return r < 0 ? r : put(t, "(");
 }
@@ -315,8 +282,12 @@ static int take_flags(struct translator *t)
 	}
 	if (dangling || (ch == ')' && !seen[0]))
 		return rx_bad(&t->c, "flags are missing");
-	if (ch == ':')
+	if (ch == ':') {
+		rx_literal_open(&t->literals, t->depth);
 		r = push_frame(t, at);
+	} else {
+		no_literal(t);
+	}
 	t->c.ignore_case = i;
 	t->c.verbose = x;
 	t->atom_at = NONE;
@@ -332,7 +303,6 @@ static int take_open(struct translator *t)
 	size_t left;
 	int r;
 
-	run_break(t);
 	rx_skip_verbose(&t->c);
 	p = t->c.p;
 	left = (size_t)(t->c.end - p);
@@ -363,7 +333,7 @@ static int take_close(struct translator *t)
 	t->c.verbose = f->verbose;
 	t->atom_at = f->atom_at;
 	t->stacked = 0;
-	run_break(t);
+	rx_literal_close(&t->literals, t->depth);
 	return put(t, ")");
 }
 
@@ -371,9 +341,7 @@ static int take_bar(struct translator *t)
 {
 	t->c.p++;
 	t->atom_at = NONE;
-	run_break(t);
-	if (!t->depth)
-		t->alternatives = true;
+	rx_literal_bar(&t->literals, t->depth);
 	return put(t, "|");
 }
 
@@ -400,7 +368,7 @@ static int take_number(struct translator *t, uint32_t *ret)
 static int take_counts(struct translator *t, uint32_t *ret_min, char op[static 32])
 {
 	bool comma, has_min, has_max = false;
-	uint32_t min, max = 0;
+	uint32_t min = 0, max = 0;
 	int r = take_number(t, &min);
 
 	if (r < 0)
@@ -465,7 +433,7 @@ static int take_repetition(struct translator *t)
 	}
 	if (t->stacked++)
 		r = wrap_atom(t);
-	run_repeated(t, min);
+	rx_literal_repeat(&t->literals, t->depth, min);
 	return r < 0 ? r : put(t, op);
 }
 
@@ -521,10 +489,7 @@ static int translate(struct translator *t)
 		r = put(t, ")");
 	if (r < 0)
 		return r;
-	run_end(t);
-	if (t->alternatives)
-		buf_clear(&t->out->literal);
-	t->out->is_literal = t->run_whole && t->out->literal.len > 0;
+	rx_literal_end(&t->literals, &t->out->literals, &t->out->is_literal);
 	return 0;
 }
 
@@ -541,16 +506,13 @@ int rx_translate(const char *pattern, size_t len, bool ignore_case, enum rx_form
 		.form = form,
 		.out = ret,
 		.atom_at = NONE,
-		.run_whole = true,
 	};
 	int r;
 
 	*ret = (struct rx_pattern){0};
 	buf_init(&ret->re2, RE2_TEXT_MAX);
-	buf_init(&ret->literal, LITERAL_USEFUL_MAX);
-	buf_init(&t.run, LITERAL_USEFUL_MAX);
+	rx_literal_begin(&t.literals);
 	r = translate(&t);
-	buf_done(&t.run);
 	free(t.frames);
 	if (r < 0)
 		rx_pattern_done(ret);
@@ -563,6 +525,5 @@ void rx_pattern_done(struct rx_pattern *p)
 		free(p->names[i].name);
 	free(p->names);
 	buf_done(&p->re2);
-	buf_done(&p->literal);
 	*p = (struct rx_pattern){0};
 }

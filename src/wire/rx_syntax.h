@@ -18,6 +18,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "wire/rx_literal.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -53,11 +54,10 @@ struct rx_pattern {
 	struct buf re2; /* the form that was asked for */
 	struct rx_name *names;
 	size_t names_n;
-	int groups;    /* without the whole match */
-	bool boundary; /* \b or \B occurs */
-	/* Bytes that every match contains; empty when none is known. */
-	struct buf literal;
-	bool is_literal; /* and they are the whole pattern */
+	int groups;		     /* without the whole match */
+	bool boundary;		     /* \b or \B occurs */
+	struct rx_literals literals; /* one of them is in every match */
+	bool is_literal;	     /* there is one, and it is the whole pattern */
 };
 
 /* Which code points an RE2 class matches: appends them to *ret. RE2 itself answers (wire/rx.cc),

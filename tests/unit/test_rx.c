@@ -317,7 +317,10 @@ static void scanning_misses_no_line(void **state)
 	static const char *const patterns[] = {"foo$", "^foo", "^$", "\\bfoo\\b", "o\\B", "f.o",
 		"[^x]o", "\\s+$", "(?i)FOO", "foo|bar", "x*", E_ACUTE, "(?s)o.b", "[\\s\\S]bar",
 		"fo+\\b", "\\W", "\n", "\\Afoo\\z", "(a|b)", "\xef\xbf\xbd", "fo{2}", "fo?o",
-		"(?:)foo(?:bar)?", "\r", "o\\r?$", "(?m)^bar$", "[^a]*foo"};
+		"(?:)foo(?:bar)?", "\r", "o\\r?$", "(?m)^bar$", "[^a]*foo", "(foo|bar)",
+		"\\b(?:foo|bar)?x", "(fo|ba)+r", "(?i)bar|x", "(?i:BA)r", "foo|(bar|oo)",
+		"(f(oo)*|ba)", "fo*o|b{0,3}ar", "(?i)\\bfo", "(foo){0}x|oo", "oo|",
+		"(?x) foo | bar", "((foo)|(bar))", "foo|bar|FOO|oo|ba", "(a|foo)(bar|x)"};
 	static const char *const lines[] = {"foo", "", "barfoo", "foo bar", "FOO",
 		E_ACUTE "foo" E_ACUTE, "x" E_ACUTE "x", "  ", "fo\xffo",
 		"f\xff"

@@ -80,12 +80,11 @@ void confine_policy_add(struct confine_policy *p, const char *path);
 void confine_policy_done(struct confine_policy *p);
 
 struct confine {
-	bool privileged; /* may make namespaces without a user namespace */
 	bool userns;
-	uid_t own_uid;
+	uid_t own_uid; /* before the user namespace */
 	gid_t own_gid;
-	uid_t uid;  /* what it becomes when privileged; 0: stays what it is */
-	int map_fd; /* a user namespace that shows the files of this user as `uid`'s */
+	uid_t uid;  /* for root: whom it becomes; else 0 */
+	int map_fd; /* a user namespace that shows the files of own_uid as `uid`'s */
 	struct confine_report report;
 };
 

@@ -102,40 +102,38 @@ static void note(struct confine_report *r, enum confine_layer l, int result)
  * other. */
 static void prepare_uid(struct confine *c)
 {
-	int fd;
+	uid_t uid = CONFINE_UID_BASE + (uid_t)getpid() % UID_SPAN;
+	int fd = confine_uid_map(uid);
 
-	c->uid = CONFINE_UID_BASE + (uid_t)getpid() % UID_SPAN;
-	fd = confine_uid_map(c->uid);
-	c->map_fd = fd < 0 ? -1 : fd;
-	if (fd >= 0)
+	if (fd < 0)
 		return;
-	note(&c->report, CONFINE_USER, fd);
-	c->uid = 0;
+	c->map_fd = fd;
+	c->uid = uid;
 }
 
+/* Root does without a user namespace when there is another user for it; else, as for the root of a
+ * container, that namespace is what sets it apart. */
 pid_t confine_fork(struct confine *ret)
 {
+	static const unsigned ways[] = {
+		CLONE_NEWPID | CLONE_NEWUSER, CLONE_NEWUSER, CLONE_NEWPID, 0};
+	int first_error = 0;
+	unsigned way = 0;
 	pid_t pid = -1;
-	int refused = 0;
 
-	*ret = (struct confine){.privileged = has_sys_admin(),
-		.own_uid = geteuid(),
-		.own_gid = getegid(),
-		.map_fd = -1};
-	if (ret->privileged)
+	*ret = (struct confine){.own_uid = geteuid(), .own_gid = getegid(), .map_fd = -1};
+	if (has_sys_admin())
 		prepare_uid(ret);
-	ret->userns = !ret->privileged;
-	pid = clone_with(CLONE_NEWPID | (ret->userns ? CLONE_NEWUSER : 0));
-	note(&ret->report, CONFINE_PID, pid < 0 ? -errno : 0);
-	if (pid < 0 && ret->userns)
-		pid = clone_with(CLONE_NEWUSER);
-	if (pid < 0) {
-		refused = errno;
-		ret->userns = false;
-		pid = fork();
+	for (size_t i = ret->uid ? 2 : 0; i < ARRAY_LEN(ways) && pid < 0; i++) {
+		way = ways[i];
+		pid = way ? clone_with(way) : fork();
+		if (pid < 0 && !first_error)
+			first_error = errno;
 	}
-	if (!ret->privileged)
-		note(&ret->report, CONFINE_USER, ret->userns ? 0 : -refused);
+	ret->userns = (way & CLONE_NEWUSER) != 0;
+	note(&ret->report, CONFINE_PID, way & CLONE_NEWPID ? 0 : -first_error);
+	if (!ret->uid)
+		note(&ret->report, CONFINE_USER, ret->userns ? 0 : -first_error);
 	return pid;
 }
 
@@ -182,8 +180,7 @@ static void set_limits(const struct confine *c, const struct plan *p)
 	limit(RLIMIT_FSIZE, size);
 	limit(RLIMIT_MEMLOCK, LOCKED_MEMORY);
 	limit(RLIMIT_MSGQUEUE, 0);
-	if ((c->privileged && c->report.active[CONFINE_USER]) ||
-		(c->userns && tasks_are_counted_apart()))
+	if ((c->uid && c->report.active[CONFINE_USER]) || (c->userns && tasks_are_counted_apart()))
 		limit(RLIMIT_NPROC, CONFINE_TASKS_MAX);
 }
 
@@ -195,7 +192,7 @@ static int separate(unsigned flags)
 static void change_user(struct confine *c, const struct plan *p, bool kvm, int console,
 	struct confine_uid_swap *swap)
 {
-	if (c->privileged && c->uid)
+	if (c->uid)
 		note(&c->report, CONFINE_USER, confine_uid_drop(c, p, kvm, console, swap));
 	note(&c->report, CONFINE_CAPS, confine_caps_drop());
 }
@@ -235,7 +232,7 @@ int confine_vmm(struct confine *c, const struct confine_policy *policy, const st
 
 	if (c->userns && (done = confine_ns_map(c->own_uid, c->own_gid)) < 0)
 		note(r, CONFINE_USER, done);
-	if (c->privileged && c->uid)
+	if (c->uid)
 		confine_uid_swap(c, p, console, &swap);
 	note(r, CONFINE_NET, separate(CLONE_NEWNET));
 	note(r, CONFINE_IPC, separate(CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP));

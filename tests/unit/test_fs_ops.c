@@ -2,6 +2,8 @@
  * file systems: one on disk, one on tmpfs. */
 #include <dirent.h>
 #include <errno.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
@@ -10,12 +12,11 @@
 
 #include "base/str.h"
 
+/* Owners, devices and mounts are for root only: tests/skips.txt allows as_root_* to skip. */
 static void need_root(void)
 {
-	if (geteuid() != 0) {
-		print_message("running as root is needed: owners and devices\n");
+	if (geteuid() != 0)
 		skip();
-	}
 }
 
 /* --- ls, stat --- */
@@ -388,7 +389,7 @@ static void swapped_links_are_not_followed(void **state)
 
 /* --- chmod --- */
 
-static void chmod_changes_modes_and_owners(void **state)
+static void as_root_chmod_changes_modes_and_owners(void **state)
 {
 	char *d = new_folder(NULL);
 	cleanup_free char *link = in(d, "link"), *dangling = in(d, "dangling");
@@ -417,7 +418,7 @@ static void chmod_changes_modes_and_owners(void **state)
 	remove_folder(d);
 }
 
-static void chmod_of_a_tree_leaves_links_alone(void **state)
+static void as_root_chmod_of_a_tree_leaves_links_alone(void **state)
 {
 	char *d = new_folder(NULL);
 	cleanup_free char *link = in(d, "t/link"), *root_link = in(d, "rl");
@@ -580,7 +581,7 @@ static size_t count_entries(const char *path)
 	return n - 2;
 }
 
-static void mv_across_file_systems(void **state)
+static void as_root_mv_across_file_systems(void **state)
 {
 	char *d = new_folder(NULL), *shm = new_folder("/dev/shm");
 	cleanup_free char *there = xasprintf("{'src':'@/zoo','dst':'%s/zoo2'}", shm),
@@ -591,10 +592,8 @@ static void mv_across_file_systems(void **state)
 			  *lost = xasprintf("{'src':'@/f','dst':'%s/no/f'}", shm);
 
 	need_root();
-	if (look_at("/", "tmp").st_dev == look_at("/dev", "shm").st_dev) {
-		print_message("this kernel has no second file system at /dev/shm\n");
+	if (look_at("/", "tmp").st_dev == look_at("/dev", "shm").st_dev)
 		skip();
-	}
 	make_zoo(d);
 	replies(fs_mv, d, there, "{'moved':true}");
 	assert_false(exists(d, "zoo"));
@@ -666,6 +665,71 @@ static void racing_moves_lose_nothing(void **state)
 	remove_folder(d);
 }
 
+/* --- mounts: in a namespace of their own, so these come last --- */
+
+static void own_mounts(void)
+{
+	need_root();
+	if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
+		skip();
+}
+
+static void as_root_rm_empties_a_mount_point(void **state)
+{
+	char *d;
+	cleanup_free char *point = NULL;
+
+	own_mounts();
+	d = new_folder(NULL);
+	point = in(d, "t/m");
+	make(d, "t");
+	make(d, "t/m");
+	assert_int_equal(mount("none", point, "tmpfs", 0, NULL), 0);
+	put(d, "t/m/f", "");
+	fails(fs_rm, d, "{'path':'@/t','recursive':true}", "S216", "/t/m");
+	assert_true(exists(d, "t/m"));
+	assert_false(exists(d, "t/m/f"));
+	assert_int_equal(umount(point), 0);
+	remove_folder(d);
+}
+
+/* The guest's root is an overlay: its lower folders cannot be renamed, only copied. */
+static void as_root_an_overlay_is_a_file_system_like_any(void **state)
+{
+	char *d = new_folder("/dev/shm");
+	cleanup_free char *merged = in(d, "merged"),
+			  *options = xasprintf(
+				  "lowerdir=%s/lower,upperdir=%s/upper,workdir=%s/work", d, d, d),
+			  *at = in(d, "lower");
+
+	own_mounts();
+	make(d, "lower");
+	make(d, "upper");
+	make(d, "work");
+	make(d, "merged");
+	make_zoo(at);
+	put(at, "file", "one\ntwo\n");
+	if (mount("overlay", merged, "overlay", 0, options) < 0) {
+		remove_folder(d);
+		skip();
+	}
+	replies(fs_mv, merged, "{'src':'@/zoo','dst':'@/there'}", "{'moved':true}");
+	check_zoo(merged, "there");
+	assert_false(exists(merged, "zoo"));
+	replies(fs_mkdir, merged, "{'path':'@/zoo'}", "{'created':true}");
+	fails(fs_mv, merged, "{'src':'@/there','dst':'@/zoo'}", "S213", "/zoo");
+	fails(fs_mv, merged, "{'src':'@/there','dst':'@/there/x'}", "S210", "into itself");
+	replies(fs_sed, merged, "{'files':['@/file'],'pattern':'two','replacement':'2'}",
+		"{'results':[{'path':'@/file','replacements':1,'success':true}],"
+		"'total_replacements':1}");
+	holds(merged, "file", "one\n2\n");
+	holds(d, "lower/file", "one\ntwo\n");
+	replies(fs_rm, merged, "{'path':'@/there','recursive':true}", "{'removed':true}");
+	assert_int_equal(count_entries(merged), 2);
+	assert_int_equal(umount(merged), 0);
+	remove_folder(d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -683,12 +747,14 @@ int main(void)
 		cmocka_unit_test(deep_trees_are_no_matter),
 		cmocka_unit_test(wide_folders_are_no_matter),
 		cmocka_unit_test(swapped_links_are_not_followed),
-		cmocka_unit_test(chmod_changes_modes_and_owners),
-		cmocka_unit_test(chmod_of_a_tree_leaves_links_alone),
+		cmocka_unit_test(as_root_chmod_changes_modes_and_owners),
+		cmocka_unit_test(as_root_chmod_of_a_tree_leaves_links_alone),
 		cmocka_unit_test(mv_within_a_file_system),
 		cmocka_unit_test(mv_of_folders),
-		cmocka_unit_test(mv_across_file_systems),
+		cmocka_unit_test(as_root_mv_across_file_systems),
 		cmocka_unit_test(racing_moves_lose_nothing),
+		cmocka_unit_test(as_root_rm_empties_a_mount_point),
+		cmocka_unit_test(as_root_an_overlay_is_a_file_system_like_any),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -535,6 +535,49 @@ static void test_refused_layers(void **state)
 	poor_host(true, VM_END_VMM_FAILED, missing, ARRAY_LEN(missing));
 }
 
+/* A supervisor whose VM runs: what it may no more, and that it still kills. */
+static int waiter_attempts(void)
+{
+	pid_t vmm = fork();
+	int status;
+
+	if (vmm == 0)
+		wait_for_ever();
+	confine_waiter();
+	if (open("/etc/passwd", O_RDONLY) >= 0 || errno != EPERM)
+		return 1;
+	if (socket(AF_UNIX, SOCK_STREAM, 0) >= 0 || errno != EPERM)
+		return 2;
+	if (fork() >= 0 || errno != EPERM)
+		return 3;
+	if (setns(0, 0) >= 0 || errno != EPERM)
+		return 4;
+	if (ptrace(PTRACE_SEIZE, vmm, NULL, NULL) >= 0 || errno != EPERM)
+		return 5;
+	if (kill(vmm, SIGKILL) < 0 || waitpid(vmm, &status, 0) != vmm)
+		return 6;
+	return 0;
+}
+
+static void test_waiter(void **state)
+{
+	int status;
+	pid_t pid;
+
+	(void)state;
+#ifdef __SANITIZE_ADDRESS__
+	return; /* there it is left out, for the sanitizer's own sake */
+#endif
+	need_all_layers();
+	pid = fork();
+	if (pid == 0) {
+		prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+		_exit(waiter_attempts());
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
 static void test_texts(void **state)
 {
 	struct confine_report r = {
@@ -586,6 +629,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_hostile_as_nobody),
 		cmocka_unit_test(test_bomb),
 		cmocka_unit_test(test_filter_krun),
+		cmocka_unit_test(test_waiter),
 		cmocka_unit_test(test_refused_layers),
 	};
 

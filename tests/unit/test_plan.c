@@ -110,6 +110,9 @@ static void test_bad(void **state)
 		{"\"serial\":\"13\"", "\"serial\":\"123456789012345678901\"", "serial"},
 		{"\"hostname\":\"sandbox\"", "\"hostname\":\"a/b\"", "hostname"},
 		{"\"hostname\":\"sandbox\"", "\"hostname\":null", "hostname"},
+		{"\"hostname\"", "\"kernel_args\":\"a -- b\",\"hostname\"", "kernel_args"},
+		{"\"hostname\"", "\"kernel_args\":\"iii.base=1\",\"hostname\"", "kernel_args"},
+		{"\"hostname\"", "\"kernel_args\":\"a\\nb\",\"hostname\"", "kernel_args"},
 		{"\"A=b\"", "\"=b\"", "NAME=value"},
 		{"\"A=b\"", "\"Ab\"", "NAME=value"},
 		{"\"A=b\"", "7", "env"},
@@ -205,6 +208,11 @@ static void test_cmdline(void **state)
 	assert_string_equal((char *)out.data,
 		"reboot=k console=hvc0 quiet root=/dev/vda ro rootfstype=erofs init=/init panic=-1 "
 		"iii.base=12 iii.upper=13");
+	snprintf(p.kernel_args, sizeof(p.kernel_args), "loglevel=7");
+	assert_int_equal(plan_check(&p, NULL), 0);
+	buf_clear(&out);
+	assert_int_equal(plan_cmdline(&p, "reboot=k", &out, NULL), 0);
+	assert_non_null(strstr((char *)out.data, " iii.upper=13 loglevel=7"));
 	memset(long_first, 'x', 2999);
 	long_first[2999] = '\0';
 	buf_clear(&out);
@@ -328,6 +336,33 @@ static int collect_line(char *line, size_t len, void *user)
 	return buf_printf(all, "<%s>", line);
 }
 
+static void test_started(void **state)
+{
+	struct control_event in = {.kind = CONTROL_EVENT_STARTED,
+				     .confined = "user pid",
+				     .unconfined = "landlock (Function not implemented)"},
+			     out;
+	static const char no_list[] = "{\"event\":\"started\",\"confined\":\"x\"}";
+	cleanup_buf struct buf line = {0}, long_line = {0};
+	struct err e = ERR_INIT;
+
+	(void)state;
+	buf_init(&line, CONTROL_BOOT_LINE_MAX);
+	buf_init(&long_line, CONTROL_BOOT_LINE_MAX);
+	assert_int_equal(control_event_add(&line, &in), 0);
+	assert_int_equal(control_event_parse((char *)line.data, line.len - 1, &out, NULL), 0);
+	assert_int_equal(out.kind, CONTROL_EVENT_STARTED);
+	assert_string_equal(out.confined, in.confined);
+	assert_string_equal(out.unconfined, in.unconfined);
+	assert_int_equal(control_event_parse(no_list, strlen(no_list), &out, &e), -EPROTO);
+	assert_non_null(strstr(e.text, "unconfined"));
+	buf_printf(&long_line, "{\"event\":\"started\",\"unconfined\":\"\",\"confined\":\"%*s\"}",
+		CONTROL_LAYERS_MAX, "x");
+	assert_int_equal(
+		control_event_parse((char *)long_line.data, long_line.len, &out, &e), -EPROTO);
+	assert_non_null(strstr(e.text, "confined"));
+}
+
 static void test_feed(void **state)
 {
 	static const char text[] = "one\n\ntwo\nthree";
@@ -429,6 +464,7 @@ int main(void)
 		cmocka_unit_test(test_guest_lines),
 		cmocka_unit_test(test_commands),
 		cmocka_unit_test(test_report),
+		cmocka_unit_test(test_started),
 		cmocka_unit_test(test_feed),
 		cmocka_unit_test(test_tail),
 		cmocka_unit_test(test_tail_overflow),

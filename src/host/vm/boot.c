@@ -190,7 +190,8 @@ static void on_guest_ready(struct boot *b, const struct control_guest *g)
 	b->phase = PHASE_RUNNING;
 	b->deadline_ms = NEVER;
 	tell_daemon(&ev);
-	/* From here on it only waits. */
+	/* From here on it only waits, and the guest runs code of others. */
+	confine_waiter();
 	confine_drop_code();
 }
 

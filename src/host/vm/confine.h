@@ -29,6 +29,11 @@ int confine_self(const char *const *keep, size_t n_keep, struct err *e);
 /* Closes every descriptor that is not 0, 1, 2 or listed. */
 int confine_fds(const int *keep, size_t n, struct err *e);
 
+/* For a supervisor whose VM runs and is not started again: no files, no network, no new process,
+ * and of root's rights only that to kill. What the host refuses of it is done without: the VMM's
+ * own confinement, by the same mechanisms, has reported that. */
+void confine_waiter(void);
+
 /* Gives back the memory of code that only ran during the start: pages of the program and its
  * libraries which were never written. They are read again from the page cache when needed. */
 void confine_drop_code(void);

@@ -39,7 +39,8 @@ enum {
 	FS_TRUNCATE = 1u << 14,	  /* ABI 3 */
 	FS_IOCTL_DEV = 1u << 15,  /* ABI 5 */
 	NET_TCP = 3u,		  /* ABI 4: bind, connect */
-	SCOPE = 3u,		  /* ABI 6: abstract unix sockets, signals */
+	SCOPE_ABSTRACT = 1u,	  /* ABI 6: unix sockets without a path … */
+	SCOPE_SIGNAL = 2u,	  /* … and signals to processes outside */
 	FS_OF_FILES = FS_EXECUTE | FS_WRITE_FILE | FS_READ_FILE | FS_TRUNCATE | FS_IOCTL_DEV,
 };
 
@@ -99,25 +100,46 @@ static int allow_needs(
 	return r;
 }
 
-int confine_landlock(const struct confine_policy *policy, const struct plan *p, uint8_t *ret_abi)
+static int make_ruleset(uint64_t scope, struct ruleset_attr *ret, int *ret_abi)
 {
-	int abi = (int)syscall(__NR_landlock_create_ruleset, NULL, 0, CREATE_VERSION), r;
-	struct ruleset_attr a = {0};
-	cleanup_fd int ruleset = -1;
+	int abi = (int)syscall(__NR_landlock_create_ruleset, NULL, 0, CREATE_VERSION), fd;
 
 	if (abi < 1)
 		return abi < 0 ? -errno : -ENOSYS;
-	a.fs = handled_fs(abi);
-	a.net = abi >= 4 ? NET_TCP : 0;
-	a.scope = abi >= 6 ? SCOPE : 0;
+	*ret = (struct ruleset_attr){.fs = handled_fs(abi),
+		.net = abi >= 4 ? NET_TCP : 0,
+		.scope = abi >= 6 ? scope : 0};
+	*ret_abi = abi;
 	/* Old kernels refuse a longer structure unless what they do not know is 0. */
-	ruleset = (int)syscall(__NR_landlock_create_ruleset, &a, sizeof(a), 0);
+	fd = (int)syscall(__NR_landlock_create_ruleset, ret, sizeof(*ret), 0);
+	return fd < 0 ? -errno : fd;
+}
+
+static int restrict_self(int ruleset)
+{
+	return syscall(__NR_landlock_restrict_self, ruleset, 0) < 0 ? -errno : 0;
+}
+
+int confine_landlock(const struct confine_policy *policy, const struct plan *p, uint8_t *ret_abi)
+{
+	struct ruleset_attr a;
+	int abi, r;
+	cleanup_fd int ruleset = make_ruleset(SCOPE_ABSTRACT | SCOPE_SIGNAL, &a, &abi);
+
 	if (ruleset < 0)
-		return -errno;
-	if ((r = allow_needs(ruleset, a.fs, policy, p)) < 0)
+		return ruleset;
+	if ((r = allow_needs(ruleset, a.fs, policy, p)) < 0 || (r = restrict_self(ruleset)) < 0)
 		return r;
-	if (syscall(__NR_landlock_restrict_self, ruleset, 0) < 0)
-		return -errno;
 	*ret_abi = (uint8_t)abi;
 	return 0;
+}
+
+int confine_landlock_waiter(void)
+{
+	struct ruleset_attr a;
+	int abi;
+	/* Signals stay: the VMM is in another domain than this, and is to be killed. */
+	cleanup_fd int ruleset = make_ruleset(SCOPE_ABSTRACT, &a, &abi);
+
+	return ruleset < 0 ? ruleset : restrict_self(ruleset);
 }

@@ -29,9 +29,15 @@ int confine_uid_drop(const struct confine *c, const struct plan *p, bool kvm, in
 	struct confine_uid_swap *swap);
 /* No capabilities from here on. */
 int confine_caps_drop(void);
+/* None but CAP_KILL, if there was that: a VMM may have another user id. */
+int confine_caps_waiter(void);
 
 /* confine_landlock.c */
 int confine_landlock(const struct confine_policy *policy, const struct plan *p, uint8_t *ret_abi);
 
+/* No file can be opened, no TCP port reached. */
+int confine_landlock_waiter(void);
+
 /* confine_seccomp.c */
 int confine_seccomp(enum confine_filter filter, int failure);
+int confine_seccomp_waiter(void);

@@ -4,7 +4,7 @@
  * library in between (docs/decisions/0003): a filter is two instructions a system call, and a few
  * with their arguments looked at.
  *
- * KRUN is an allowlist. It was learned from libkrun 1.18 at work and widened by what its runtime
+ * KRUN is an allowlist. It was learned from libkrun 1.19.7 at work and widened by what its runtime
  * and the C library may choose instead (another poll, another write). All else ends the VM: a
  * signal handler writes the number into the failure stream, and the process dies of SIGSYS. Whoever
  * controls the VMM can keep that report from being made, but not the call from being refused.
@@ -13,7 +13,9 @@
  * of its own for after its start. What is denied fails with EPERM, which programs are used to. It
  * cannot be an allowlist that kills: the dynamic loader and two dozen libraries run under it.
  *
- * In both: another architecture's calls (32 bits, x32) end the process; clone3, whose flags a
+ * A supervisor whose VM runs has an allowlist of its own: what is not on it fails with EPERM.
+ *
+ * In all: another architecture's calls (32 bits, x32) end the process; clone3, whose flags a
  * filter cannot see, says that it does not exist, and the C library takes clone; clone makes
  * threads alone; signals go to the process itself alone.
  */
@@ -26,7 +28,7 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
@@ -148,6 +150,40 @@ static const struct call krun_calls[] = {
 	CALL(dup2),
 	CALL(open),
 	CALL(time),
+#endif
+};
+
+/* A supervisor that waits: it reads, writes, kills, collects and reports. */
+static const struct call waiter_calls[] = {
+	CALL(read),
+	CALL(write),
+	CALL(writev),
+	CALL(recvfrom),
+	CALL(sendto),
+	CALL(close),
+	CALL(ppoll),
+	CALL(wait4),
+	CALL(kill),
+	CALL(clock_gettime),
+	CALL(restart_syscall),
+	CALL(mmap),
+	CALL(munmap),
+	CALL(mremap),
+	CALL(madvise),
+	CALL(brk),
+	CALL(futex),
+	CALL(rt_sigreturn),
+	CALL(rt_sigprocmask),
+	CALL(getpid),
+	CALL(gettid),
+	CALL(getrandom),
+	CALL(fstat),
+	CALL(newfstatat),
+	CALL(lseek),
+	CALL(exit),
+	CALL(exit_group),
+#ifdef __NR_poll
+	CALL(poll),
 #endif
 };
 
@@ -512,6 +548,19 @@ static void build_program(struct program *p)
 	put_return(p, SECCOMP_RET_ALLOW);
 }
 
+static void build_waiter(struct program *p)
+{
+	static const unsigned ioctls[] = {FIONREAD};
+	const unsigned self = (unsigned)getpid();
+
+	begin(p);
+	for (size_t i = 0; i < ARRAY_LEN(waiter_calls); i++)
+		on_call(p, waiter_calls[i].nr, SECCOMP_RET_ALLOW);
+	on_values(p, __NR_ioctl, 1, ioctls, ARRAY_LEN(ioctls), SECCOMP_RET_ERRNO | EPERM);
+	on_values(p, __NR_tgkill, 0, &self, 1, SECCOMP_RET_ERRNO | EPERM);
+	put_return(p, SECCOMP_RET_ERRNO | EPERM);
+}
+
 /* --- reports --- */
 
 const char *confine_syscall_name(int nr)
@@ -556,34 +605,62 @@ static void on_forbidden(int sig, siginfo_t *info, void *context)
 	_exit(1);
 }
 
-int confine_seccomp(enum confine_filter filter, int failure)
+/* A process that has no other thread. */
+static int install(const struct program *p)
+{
+	struct sock_fprog prog = {
+		.len = (unsigned short)p->n, .filter = (struct sock_filter *)p->code};
+
+	if (p->n > PROGRAM_MAX)
+		return -E2BIG;
+	return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog) < 0 ? -errno : 0;
+}
+
+static int install_krun(struct program *p, int failure)
 {
 	struct sigaction forbidden = {
 		.sa_sigaction = on_forbidden, .sa_flags = SA_SIGINFO | SA_NODEFER};
-	static struct program p;
-	struct sock_fprog prog = {.filter = p.code};
 	sigset_t set;
+	int r;
 
-	p.n = 0;
+	report_fd = failure;
+	sigemptyset(&set);
+	sigaddset(&set, SIGSYS);
+	sigprocmask(SIG_UNBLOCK, &set, NULL);
+	if (sigaction(SIGSYS, &forbidden, NULL) < 0)
+		return -errno;
+	build_krun(p);
+	r = install(p);
+	if (r < 0)
+		signal(SIGSYS, SIG_DFL);
+	return r;
+}
+
+int confine_seccomp(enum confine_filter filter, int failure)
+{
+	struct program *p;
+	int r = -ENODATA;
+
 	if (filter == CONFINE_FILTER_NONE)
-		return -ENODATA;
-	if (filter == CONFINE_FILTER_KRUN)
-		build_krun(&p);
-	else
-		build_program(&p);
-	if (p.n > PROGRAM_MAX)
-		return -E2BIG;
-	prog.len = (unsigned short)p.n;
+		return r;
+	p = xcalloc(1, sizeof(*p));
 	if (filter == CONFINE_FILTER_KRUN) {
-		report_fd = failure;
-		sigemptyset(&set);
-		sigaddset(&set, SIGSYS);
-		sigprocmask(SIG_UNBLOCK, &set, NULL);
-		if (sigaction(SIGSYS, &forbidden, NULL) < 0)
-			return -errno;
+		r = install_krun(p, failure);
+	} else {
+		build_program(p);
+		r = install(p);
 	}
-	if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog) == 0)
-		return 0;
-	signal(SIGSYS, SIG_DFL);
-	return -EINVAL;
+	free(p);
+	return r;
+}
+
+int confine_seccomp_waiter(void)
+{
+	struct program *p = xcalloc(1, sizeof(*p));
+	int r;
+
+	build_waiter(p);
+	r = install(p);
+	free(p);
+	return r;
 }

@@ -254,3 +254,18 @@ int confine_caps_drop(void)
 	}
 	return 0;
 }
+
+int confine_caps_waiter(void)
+{
+	struct __user_cap_header_struct h = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct d[2] = {0};
+	const uint32_t kill = 1u << CAP_KILL;
+
+	if (syscall(SYS_capget, &h, d) < 0)
+		return -errno;
+	d[0].effective &= kill;
+	d[0].permitted &= kill;
+	d[0].inheritable = 0;
+	d[1] = (struct __user_cap_data_struct){0};
+	return syscall(SYS_capset, &h, d) < 0 ? -errno : 0;
+}

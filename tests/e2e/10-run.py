@@ -2,7 +2,7 @@
 """`run`: code and programs go in, the answer and the program's own exit status come out."""
 import os
 
-from harness import case, main
+from harness import GUEST_ENV, case, main
 
 
 @case(per_backend=True, smoke=True)
@@ -147,7 +147,8 @@ def base_environment_and_its_order(t):
     t.equal(r.status, 0, "exit status")
     got = dict(line.split("=", 1) for line in r.out.decode().splitlines())
     t.equal(got, {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-                  "HOME": "/root", "LANG": "C.UTF-8", "A": "2"}, "environment")
+                  "HOME": "/root", "LANG": "C.UTF-8", "A": "2",
+                  **dict(e.split("=", 1) for e in GUEST_ENV)}, "environment")
     r = t.run_program("ls", options=["--env", "PATH=/nope", "-q"])
     t.equal(r.status, 127, "exit status with a PATH that has no ls")
 

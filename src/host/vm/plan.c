@@ -127,6 +127,20 @@ static int check_env(char *const *env, struct err *e)
 	return 0;
 }
 
+/* Words of the kernel's command line: nothing that could end it early or hide ours. */
+static int check_kernel_args(const char *args, struct err *e)
+{
+	for (const char *c = args; *c; c++)
+		if (*c < ' ' || *c > '~')
+			return err_set(e, "S300", EINVAL,
+				"kernel_args: only printable ASCII fits on a kernel's command "
+				"line");
+	if (strstr(args, "--") || strstr(args, "iii."))
+		return err_set(
+			e, "S300", EINVAL, "kernel_args: '--' and 'iii.' belong to the agent");
+	return 0;
+}
+
 int plan_check(const struct plan *p, struct err *e)
 {
 	uint32_t used = 0;
@@ -134,7 +148,8 @@ int plan_check(const struct plan *p, struct err *e)
 
 	if ((r = check_word("label", p->label, PLAN_LABEL_MAX, "._-", e)) < 0 ||
 		(r = check_word("backend", p->backend, PLAN_WORD_MAX, "-", e)) < 0 ||
-		(r = check_word("hostname", p->hostname, PLAN_HOSTNAME_MAX, ".-", e)) < 0)
+		(r = check_word("hostname", p->hostname, PLAN_HOSTNAME_MAX, ".-", e)) < 0 ||
+		(r = check_kernel_args(p->kernel_args, e)) < 0)
 		return r;
 	if (!p->vmm || !p->vmm[0])
 		return err_set(e, "S300", EINVAL, "vmm: empty");
@@ -185,6 +200,8 @@ int plan_encode(const struct plan *p, struct buf *out, struct err *e)
 	json_add_u64(o, "tsc_khz", p->tsc_khz);
 	json_add_u64(o, "kernel_fd", p->kernel_fd);
 	json_add_str(o, "kernel_format", formats[p->kernel_format]);
+	if (p->kernel_args[0])
+		json_add_str(o, "kernel_args", p->kernel_args);
 	json_add_str(o, "hostname", p->hostname);
 	json_add_strv(o, "env", p->env);
 	for (size_t i = 0; i < p->n_disks; i++) {
@@ -218,6 +235,8 @@ int plan_cmdline(const struct plan *p, const char *first, struct buf *out, struc
 
 	for (size_t i = 1; i < p->n_disks && r == 0; i++)
 		r = buf_printf(out, " iii.%s=%s", p->disks[i].role, p->disks[i].serial);
+	if (r == 0 && p->kernel_args[0])
+		r = buf_printf(out, " %s", p->kernel_args);
 	if (r == 0 && out->len > PLAN_CMDLINE_MAX)
 		r = -E2BIG;
 	if (r < 0)
@@ -327,7 +346,7 @@ static int decode_members(json_object *o, struct plan *p, struct err *e)
 {
 	static const char *const names[] = {"label", "backend", "vmm", "vcpus", "mem_mib",
 		"boot_timeout_ms", "tsc_khz", "kernel_fd", "kernel_format", "hostname", "env",
-		"disks"};
+		"disks", "kernel_args"};
 	const char *vmm;
 	int r;
 
@@ -346,6 +365,9 @@ static int decode_members(json_object *o, struct plan *p, struct err *e)
 	if ((r = get_fd(o, "kernel_fd", &p->kernel_fd, e)) < 0 ||
 		(r = decode_kernel_format(o, &p->kernel_format, e)) < 0 ||
 		(r = get_word(o, "hostname", p->hostname, sizeof(p->hostname), e)) < 0 ||
+		(json_object_object_get(o, "kernel_args") &&
+			(r = get_word(o, "kernel_args", p->kernel_args, sizeof(p->kernel_args),
+				 e)) < 0) ||
 		(r = json_get_strv(o, "env", JSON_REQUIRED, &p->env, e)) < 0)
 		return r;
 	return decode_disks(o, p, e);

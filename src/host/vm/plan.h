@@ -28,6 +28,7 @@
 #define PLAN_WORD_MAX	  16
 #define PLAN_SERIAL_MAX	  20 /* virtio-blk's own limit */
 #define PLAN_HOSTNAME_MAX 63
+#define PLAN_KERNEL_ARGS_MAX 512 /* longer: the VM is not started (S300) */
 #define PLAN_CMDLINE_MAX  2047 /* the kernel's own limit (COMMAND_LINE_SIZE on x86 less the NUL) */
 
 /* Where __vm-boot finds its descriptors. */
@@ -61,6 +62,7 @@ struct plan {
 	uint32_t tsc_khz; /* rate of the host's time-stamp counter; 0: not known */
 	int kernel_fd;
 	enum plan_kernel_format kernel_format;
+	char kernel_args[PLAN_KERNEL_ARGS_MAX + 1]; /* the operator's own words, may be "" */
 	char hostname[PLAN_HOSTNAME_MAX + 1];
 	char **env; /* never NULL after plan_decode */
 	struct plan_disk disks[PLAN_DISKS_MAX];

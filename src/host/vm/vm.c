@@ -345,6 +345,7 @@ static int make_plan(
 	struct launch *l, const struct vm_backend *be, const struct vm_spec *s, struct err *e)
 {
 	struct plan *p = &l->plan;
+	const char *args;
 	int r;
 
 	if ((r = bootdisk_fd(&l->boot_disk, e)) < 0 || (r = kernel_open(&l->kernel, e)) < 0)
@@ -357,6 +358,10 @@ static int make_plan(
 		(r = copy_word("backend", p->backend, sizeof(p->backend), be->name, e)) < 0 ||
 		(r = copy_word("hostname", p->hostname, sizeof(p->hostname),
 			 s->hostname ? s->hostname : "sandbox", e)) < 0)
+		return r;
+	args = getenv("III_SANDBOX_KERNEL_ARGS");
+	if (args && (r = copy_word("III_SANDBOX_KERNEL_ARGS", p->kernel_args,
+			     sizeof(p->kernel_args), args, e)) < 0)
 		return r;
 	p->vmm = be->vmm(e);
 	if (!p->vmm)

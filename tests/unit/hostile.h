@@ -20,6 +20,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/ptrace.h>
@@ -219,6 +220,14 @@ static int base_map(const struct victim *v)
 static int base_xattr(const struct victim *v)
 {
 	return outcome(fsetxattr(base_fd(v), "user.iii", "x", 1, 0));
+}
+static int base_lease(const struct victim *v)
+{
+	return outcome(fcntl(base_fd(v), F_SETLEASE, F_RDLCK));
+}
+static int base_lock(const struct victim *v)
+{
+	return outcome(flock(base_fd(v), LOCK_EX | LOCK_NB));
 }
 static int kernel_reopen(const struct victim *v)
 {
@@ -568,6 +577,8 @@ static const struct attempt {
 	{"join a namespace", join_namespace, false, {EINVAL, EPERM}},
 	{"make a user namespace", new_user_namespace, true, {0}},
 	{"change an attribute of the base disk", base_xattr, true, {0}},
+	{"take a lease on the base disk", base_lease, true, {0}},
+	{"lock the base disk", base_lock, true, {0}},
 	{"add a key", keyring, true, {0}},
 	{"read a keyring", keyring_read, true, {0}},
 	{"load BPF", load_bpf, true, {0}},

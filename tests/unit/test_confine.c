@@ -251,9 +251,7 @@ static int listen_abstract(void)
 static void collect(const struct vm_backend *be, char report[static REPORT_MAX])
 {
 	struct run r = {0};
-	int port;
-	cleanup_fd int tcp = listen_tcp(&port);
-	cleanup_fd int abstract = listen_abstract();
+	int port, tcp = listen_tcp(&port), abstract = listen_abstract();
 	char line[64];
 
 	start(&r, be, "all", 0);
@@ -261,6 +259,8 @@ static void collect(const struct vm_backend *be, char report[static REPORT_MAX])
 	say(r.agent, line);
 	read_agent(&r, report, REPORT_MAX, "end\n");
 	finish(&r);
+	fd_close(&tcp);
+	fd_close(&abstract);
 	expect(&r, VM_END_CLEAN, 0, 0, "powered off");
 }
 

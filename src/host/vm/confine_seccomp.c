@@ -55,6 +55,16 @@
 #ifndef __NR_fchmodat2
 #define __NR_fchmodat2 452
 #endif
+#ifndef __NR_setxattrat
+#define __NR_setxattrat	   463
+#define __NR_removexattrat 466
+#endif
+#ifndef __NR_open_tree_attr
+#define __NR_open_tree_attr 467
+#endif
+#ifndef __NR_file_setattr
+#define __NR_file_setattr 469
+#endif
 
 #define PROGRAM_MAX 512 /* instructions */
 
@@ -67,121 +77,45 @@ struct call {
 		__NR_##name, #name                                                                 \
 	}
 
+/* It would give each call a line of its own. */
+/* clang-format off */
+
 /* Without a look at their arguments. */
 static const struct call krun_calls[] = {
 	/* bytes */
-	CALL(read),
-	CALL(write),
-	CALL(readv),
-	CALL(writev),
-	CALL(pread64),
-	CALL(pwrite64),
-	CALL(preadv),
-	CALL(pwritev),
-	CALL(preadv2),
-	CALL(pwritev2),
-	CALL(lseek),
-	CALL(fsync),
-	CALL(fdatasync),
-	CALL(sync_file_range),
-	CALL(fallocate),
-	CALL(fadvise64),
+	CALL(read), CALL(write), CALL(readv), CALL(writev), CALL(pread64), CALL(pwrite64),
+	CALL(preadv), CALL(pwritev), CALL(preadv2), CALL(pwritev2), CALL(lseek), CALL(fsync),
+	CALL(fdatasync), CALL(sync_file_range), CALL(fallocate), CALL(fadvise64),
 	/* descriptors; openat finds /dev/kvm and what is open already */
-	CALL(openat),
-	CALL(close),
-	CALL(fstat),
-	CALL(newfstatat),
-	CALL(statx),
-	CALL(fstatfs),
-	CALL(dup),
-	CALL(dup3),
-	CALL(pipe2),
-	CALL(eventfd2),
-	CALL(timerfd_create),
-	CALL(timerfd_settime),
-	CALL(timerfd_gettime),
-	CALL(shutdown),
+	CALL(openat), CALL(close), CALL(fstat), CALL(newfstatat), CALL(statx), CALL(fstatfs),
+	CALL(dup), CALL(dup3), CALL(pipe2), CALL(eventfd2), CALL(timerfd_create),
+	CALL(timerfd_settime), CALL(timerfd_gettime), CALL(shutdown),
 	/* waiting */
-	CALL(epoll_create1),
-	CALL(epoll_ctl),
-	CALL(epoll_pwait),
-	CALL(ppoll),
-	CALL(futex),
-	CALL(nanosleep),
-	CALL(clock_nanosleep),
-	CALL(restart_syscall),
-	CALL(sched_yield),
+	CALL(epoll_create1), CALL(epoll_ctl), CALL(epoll_pwait), CALL(ppoll), CALL(futex),
+	CALL(nanosleep), CALL(clock_nanosleep), CALL(restart_syscall), CALL(sched_yield),
 	/* memory */
-	CALL(mmap),
-	CALL(munmap),
-	CALL(mprotect),
-	CALL(mremap),
-	CALL(madvise),
-	CALL(brk),
+	CALL(mmap), CALL(munmap), CALL(mprotect), CALL(mremap), CALL(madvise), CALL(brk),
 	CALL(membarrier),
 	/* threads */
-	CALL(set_robust_list),
-	CALL(rseq),
-	CALL(sigaltstack),
-	CALL(rt_sigprocmask),
-	CALL(rt_sigreturn),
-	CALL(rt_sigtimedwait),
-	CALL(sched_getaffinity),
-	CALL(getcpu),
-	CALL(exit),
-	CALL(exit_group),
+	CALL(set_robust_list), CALL(rseq), CALL(sigaltstack), CALL(rt_sigprocmask),
+	CALL(rt_sigreturn), CALL(rt_sigtimedwait), CALL(sched_getaffinity), CALL(getcpu),
+	CALL(exit), CALL(exit_group),
 	/* questions */
-	CALL(getpid),
-	CALL(gettid),
-	CALL(getuid),
-	CALL(geteuid),
-	CALL(getgid),
-	CALL(getegid),
-	CALL(clock_gettime),
-	CALL(clock_getres),
-	CALL(gettimeofday),
-	CALL(getrandom),
-	CALL(uname),
-	CALL(sysinfo),
-	CALL(getrusage),
+	CALL(getpid), CALL(gettid), CALL(getuid), CALL(geteuid), CALL(getgid), CALL(getegid),
+	CALL(clock_gettime), CALL(clock_getres), CALL(gettimeofday), CALL(getrandom), CALL(uname),
+	CALL(sysinfo), CALL(getrusage),
 #ifdef __NR_epoll_wait
-	CALL(epoll_wait),
-	CALL(poll),
-	CALL(dup2),
-	CALL(open),
-	CALL(time),
+	CALL(epoll_wait), CALL(poll), CALL(dup2), CALL(open), CALL(time),
 #endif
 };
 
 /* A supervisor that waits: it reads, writes, kills, collects and reports. */
 static const struct call waiter_calls[] = {
-	CALL(read),
-	CALL(write),
-	CALL(writev),
-	CALL(recvfrom),
-	CALL(sendto),
-	CALL(close),
-	CALL(ppoll),
-	CALL(wait4),
-	CALL(kill),
-	CALL(clock_gettime),
-	CALL(restart_syscall),
-	CALL(mmap),
-	CALL(munmap),
-	CALL(mremap),
-	CALL(madvise),
-	CALL(brk),
-	CALL(futex),
-	CALL(rt_sigreturn),
-	CALL(rt_sigprocmask),
-	CALL(getpid),
-	CALL(gettid),
-	CALL(getrandom),
-	CALL(fstat),
-	CALL(newfstatat),
-	CALL(lseek),
-	CALL(exit),
-	CALL(exit_group),
+	CALL(read), CALL(write), CALL(writev), CALL(recvfrom), CALL(sendto), CALL(close),
+	CALL(ppoll), CALL(wait4), CALL(kill), CALL(clock_gettime), CALL(restart_syscall),
+	CALL(mmap), CALL(munmap), CALL(mremap), CALL(madvise), CALL(brk), CALL(futex),
+	CALL(rt_sigreturn), CALL(rt_sigprocmask), CALL(getpid), CALL(gettid), CALL(getrandom),
+	CALL(fstat), CALL(newfstatat), CALL(lseek), CALL(exit), CALL(exit_group),
 #ifdef __NR_poll
 	CALL(poll),
 #endif
@@ -189,220 +123,81 @@ static const struct call waiter_calls[] = {
 
 static const struct call program_denied[] = {
 	/* networks */
-	CALL(socket),
-	CALL(connect),
-	CALL(bind),
-	CALL(listen),
-	CALL(accept),
-	CALL(accept4),
+	CALL(socket), CALL(connect), CALL(bind), CALL(listen), CALL(accept), CALL(accept4),
 	/* other processes */
-	CALL(ptrace),
-	CALL(process_vm_readv),
-	CALL(process_vm_writev),
-	CALL(process_madvise),
-	CALL(kcmp),
-	CALL(kill),
-	CALL(tkill),
-	CALL(rt_sigqueueinfo),
-	CALL(rt_tgsigqueueinfo),
-	CALL(pidfd_open),
-	CALL(pidfd_getfd),
-	CALL(pidfd_send_signal),
-	CALL(move_pages),
-	CALL(migrate_pages),
-	CALL(shmget),
-	CALL(shmat),
-	CALL(msgget),
-	CALL(semget),
-	CALL(mq_open),
+	CALL(ptrace), CALL(process_vm_readv), CALL(process_vm_writev), CALL(process_madvise),
+	CALL(kcmp), CALL(kill), CALL(tkill), CALL(rt_sigqueueinfo), CALL(rt_tgsigqueueinfo),
+	CALL(pidfd_open), CALL(pidfd_getfd), CALL(pidfd_send_signal), CALL(move_pages),
+	CALL(migrate_pages), CALL(shmget), CALL(shmat), CALL(msgget), CALL(semget), CALL(mq_open),
 	/* namespaces and mounts */
-	CALL(unshare),
-	CALL(setns),
-	CALL(mount),
-	CALL(umount2),
-	CALL(pivot_root),
-	CALL(chroot),
-	CALL(fsopen),
-	CALL(fsconfig),
-	CALL(fsmount),
-	CALL(fspick),
-	CALL(move_mount),
-	CALL(open_tree),
-	CALL(mount_setattr),
-	CALL(swapon),
-	CALL(swapoff),
+	CALL(unshare), CALL(setns), CALL(mount), CALL(umount2), CALL(pivot_root), CALL(chroot),
+	CALL(fsopen), CALL(fsconfig), CALL(fsmount), CALL(fspick), CALL(move_mount),
+	CALL(open_tree), CALL(open_tree_attr), CALL(mount_setattr), CALL(swapon), CALL(swapoff),
 	/* names, owners and modes of files */
-	CALL(mknodat),
-	CALL(mkdirat),
-	CALL(unlinkat),
-	CALL(linkat),
-	CALL(symlinkat),
-	CALL(renameat2),
-	CALL(fchmod),
-	CALL(fchmodat),
-	CALL(fchmodat2),
-	CALL(fchown),
-	CALL(fchownat),
-	CALL(setxattr),
-	CALL(lsetxattr),
-	CALL(fsetxattr),
-	CALL(removexattr),
-	CALL(lremovexattr),
-	CALL(fremovexattr),
-	CALL(utimensat),
-	CALL(truncate),
-	CALL(name_to_handle_at),
-	CALL(open_by_handle_at),
-	CALL(fanotify_init),
+	CALL(mknodat), CALL(mkdirat), CALL(unlinkat), CALL(linkat), CALL(symlinkat),
+	CALL(renameat2), CALL(fchmod), CALL(fchmodat), CALL(fchmodat2), CALL(fchown),
+	CALL(fchownat), CALL(setxattr), CALL(lsetxattr), CALL(fsetxattr), CALL(removexattr),
+	CALL(lremovexattr), CALL(fremovexattr), CALL(utimensat), CALL(truncate),
+	CALL(name_to_handle_at), CALL(open_by_handle_at), CALL(fanotify_init), CALL(flock),
+	CALL(setxattrat), CALL(removexattrat), CALL(file_setattr),
 	/* identities */
-	CALL(setuid),
-	CALL(setgid),
-	CALL(setreuid),
-	CALL(setregid),
-	CALL(setresuid),
-	CALL(setresgid),
-	CALL(setfsuid),
-	CALL(setfsgid),
-	CALL(setgroups),
-	CALL(capset),
-	CALL(setpgid),
-	CALL(setsid),
-	CALL(setpriority),
-	CALL(ioprio_set),
-	CALL(sched_setscheduler),
-	CALL(sched_setparam),
-	CALL(sched_setattr),
-	CALL(personality),
+	CALL(setuid), CALL(setgid), CALL(setreuid), CALL(setregid), CALL(setresuid),
+	CALL(setresgid), CALL(setfsuid), CALL(setfsgid), CALL(setgroups), CALL(capset),
+	CALL(setpgid), CALL(setsid), CALL(setpriority), CALL(ioprio_set),
+	CALL(sched_setscheduler), CALL(sched_setparam), CALL(sched_setattr), CALL(personality),
 	/* wide doors of the kernel */
-	CALL(bpf),
-	CALL(perf_event_open),
-	CALL(userfaultfd),
-	CALL(io_uring_setup),
-	CALL(io_uring_enter),
-	CALL(io_uring_register),
-	CALL(keyctl),
-	CALL(add_key),
-	CALL(request_key),
-	CALL(vmsplice),
-	CALL(remap_file_pages),
-	CALL(lookup_dcookie),
+	CALL(bpf), CALL(perf_event_open), CALL(userfaultfd), CALL(io_uring_setup),
+	CALL(io_uring_enter), CALL(io_uring_register), CALL(keyctl), CALL(add_key),
+	CALL(request_key), CALL(vmsplice), CALL(remap_file_pages), CALL(lookup_dcookie),
 	/* the machine */
-	CALL(init_module),
-	CALL(finit_module),
-	CALL(delete_module),
-	CALL(kexec_load),
-	CALL(reboot),
-	CALL(settimeofday),
-	CALL(clock_settime),
-	CALL(adjtimex),
-	CALL(clock_adjtime),
-	CALL(sethostname),
-	CALL(setdomainname),
-	CALL(acct),
-	CALL(syslog),
-	CALL(quotactl),
-	CALL(vhangup),
-	CALL(nfsservctl),
-#ifdef __NR_mknod
-	CALL(mknod),
-	CALL(mkdir),
-	CALL(rmdir),
-	CALL(unlink),
-	CALL(link),
-	CALL(symlink),
-	CALL(rename),
+	CALL(init_module), CALL(finit_module), CALL(delete_module), CALL(kexec_load),
+	CALL(reboot), CALL(settimeofday), CALL(clock_settime), CALL(adjtimex),
+	CALL(clock_adjtime), CALL(sethostname), CALL(setdomainname), CALL(acct), CALL(syslog),
+	CALL(quotactl), CALL(vhangup), CALL(nfsservctl),
+#ifdef __NR_renameat
 	CALL(renameat),
-	CALL(chmod),
-	CALL(chown),
-	CALL(lchown),
-	CALL(utime),
-	CALL(utimes),
-	CALL(futimesat),
-	CALL(fork),
-	CALL(vfork),
+#endif
+#ifdef __NR_mknod
+	CALL(mknod), CALL(mkdir), CALL(rmdir), CALL(unlink), CALL(link), CALL(symlink),
+	CALL(rename), CALL(chmod), CALL(chown), CALL(lchown), CALL(utime),
+	CALL(utimes), CALL(futimesat), CALL(fork), CALL(vfork),
 #endif
 #ifdef __x86_64__
-	CALL(iopl),
-	CALL(ioperm),
-	CALL(modify_ldt),
-	CALL(kexec_file_load),
+	CALL(iopl), CALL(ioperm), CALL(modify_ldt), CALL(kexec_file_load),
 #endif
 };
 
 /* Looked at by their arguments; the names are for reports. */
-static const struct call special_calls[] = {CALL(ioctl), CALL(fcntl), CALL(prctl), CALL(clone),
-	CALL(clone3), CALL(tgkill), CALL(prlimit64), CALL(rt_sigaction), CALL(execve),
-	CALL(execveat), CALL(getdents64), CALL(readlinkat), CALL(seccomp), CALL(socketpair),
-	CALL(memfd_create), CALL(ftruncate)};
+static const struct call special_calls[] = {
+	CALL(ioctl), CALL(fcntl), CALL(prctl), CALL(clone), CALL(clone3), CALL(tgkill),
+	CALL(prlimit64), CALL(rt_sigaction), CALL(execve), CALL(execveat), CALL(getdents64),
+	CALL(readlinkat), CALL(seccomp), CALL(socketpair), CALL(memfd_create), CALL(ftruncate),
+};
 
 static const unsigned krun_ioctls[] = {
 	/* /dev/kvm */
-	KVM_GET_API_VERSION,
-	KVM_CREATE_VM,
-	KVM_CHECK_EXTENSION,
-	KVM_GET_VCPU_MMAP_SIZE,
+	KVM_GET_API_VERSION, KVM_CREATE_VM, KVM_CHECK_EXTENSION, KVM_GET_VCPU_MMAP_SIZE,
 	/* the VM */
-	KVM_SET_USER_MEMORY_REGION,
-	KVM_CREATE_VCPU,
-	KVM_CREATE_IRQCHIP,
-	KVM_IRQ_LINE,
-	KVM_IRQFD,
-	KVM_IOEVENTFD,
-	KVM_SIGNAL_MSI,
-	KVM_SET_GSI_ROUTING,
-	KVM_ENABLE_CAP,
-	KVM_GET_DIRTY_LOG,
+	KVM_SET_USER_MEMORY_REGION, KVM_CREATE_VCPU, KVM_CREATE_IRQCHIP, KVM_IRQ_LINE, KVM_IRQFD,
+	KVM_IOEVENTFD, KVM_SIGNAL_MSI, KVM_SET_GSI_ROUTING, KVM_ENABLE_CAP, KVM_GET_DIRTY_LOG,
 	/* a vCPU */
-	KVM_RUN,
-	KVM_GET_ONE_REG,
-	KVM_SET_ONE_REG,
-	KVM_GET_MP_STATE,
-	KVM_SET_MP_STATE,
-	KVM_GET_VCPU_EVENTS,
-	KVM_SET_VCPU_EVENTS,
-	KVM_SET_SIGNAL_MASK,
-	KVM_KVMCLOCK_CTRL,
+	KVM_RUN, KVM_GET_ONE_REG, KVM_SET_ONE_REG, KVM_GET_MP_STATE, KVM_SET_MP_STATE,
+	KVM_GET_VCPU_EVENTS, KVM_SET_VCPU_EVENTS, KVM_SET_SIGNAL_MASK, KVM_KVMCLOCK_CTRL,
 #ifdef __x86_64__
-	KVM_GET_SUPPORTED_CPUID,
-	KVM_GET_MSR_INDEX_LIST,
-	KVM_SET_TSS_ADDR,
-	KVM_SET_IDENTITY_MAP_ADDR,
-	KVM_CREATE_PIT2,
-	KVM_REINJECT_CONTROL,
-	KVM_GET_CLOCK,
-	KVM_SET_CLOCK,
-	KVM_GET_IRQCHIP,
-	KVM_SET_IRQCHIP,
-	KVM_GET_PIT2,
-	KVM_SET_PIT2,
-	KVM_SET_CPUID2,
-	KVM_GET_CPUID2,
-	KVM_GET_REGS,
-	KVM_SET_REGS,
-	KVM_GET_SREGS,
-	KVM_SET_SREGS,
-	KVM_GET_FPU,
-	KVM_SET_FPU,
-	KVM_GET_LAPIC,
-	KVM_SET_LAPIC,
-	KVM_GET_MSRS,
-	KVM_SET_MSRS,
+	KVM_GET_SUPPORTED_CPUID, KVM_GET_MSR_INDEX_LIST, KVM_SET_TSS_ADDR,
+	KVM_SET_IDENTITY_MAP_ADDR, KVM_CREATE_PIT2, KVM_REINJECT_CONTROL, KVM_GET_CLOCK,
+	KVM_SET_CLOCK, KVM_GET_IRQCHIP, KVM_SET_IRQCHIP, KVM_GET_PIT2, KVM_SET_PIT2,
+	KVM_SET_CPUID2, KVM_GET_CPUID2, KVM_GET_REGS, KVM_SET_REGS, KVM_GET_SREGS, KVM_SET_SREGS,
+	KVM_GET_FPU, KVM_SET_FPU, KVM_GET_LAPIC, KVM_SET_LAPIC, KVM_GET_MSRS, KVM_SET_MSRS,
 #else
-	KVM_CREATE_DEVICE,
-	KVM_SET_DEVICE_ATTR,
-	KVM_GET_DEVICE_ATTR,
-	KVM_HAS_DEVICE_ATTR,
-	KVM_ARM_PREFERRED_TARGET,
-	KVM_ARM_VCPU_INIT,
-	KVM_GET_REG_LIST,
+	KVM_CREATE_DEVICE, KVM_SET_DEVICE_ATTR, KVM_GET_DEVICE_ATTR, KVM_HAS_DEVICE_ATTR,
+	KVM_ARM_PREFERRED_TARGET, KVM_ARM_VCPU_INIT, KVM_GET_REG_LIST,
 #endif
 	/* pipes and sockets; whether a stream is a terminal */
-	FIONBIO,
-	FIOCLEX,
-	FIONREAD,
-	TCGETS,
-	TIOCGWINSZ,
+	FIONBIO, FIOCLEX, FIONREAD, TCGETS, TIOCGWINSZ,
 };
+
+/* clang-format on */
 
 static const unsigned krun_fcntls[] = {
 	0 /* F_DUPFD */,
@@ -412,6 +207,9 @@ static const unsigned krun_fcntls[] = {
 	3 /* F_GETFL */,
 	4 /* F_SETFL */,
 };
+
+/* Holds up whoever opens a file that the VMM has open. */
+static const unsigned denied_fcntls[] = {1024 /* F_SETLEASE */, 1026 /* F_NOTIFY */};
 
 static const unsigned krun_prctls[] = {PR_SET_NAME, PR_GET_NAME, PR_SET_VMA, PR_SET_TIMERSLACK};
 
@@ -462,6 +260,18 @@ static void on_values(struct program *p, int nr, unsigned arg, const unsigned *v
 		put(p, BPF_JMP | BPF_JEQ | BPF_K, (uint8_t)(n - i), 0, values[i]);
 	put_return(p, otherwise);
 	put_return(p, SECCOMP_RET_ALLOW);
+}
+
+/* Denied when the argument is one of these. */
+static void on_denied_values(
+	struct program *p, int nr, unsigned arg, const unsigned *values, size_t n, uint32_t what)
+{
+	put(p, BPF_JMP | BPF_JEQ | BPF_K, 0, (uint8_t)(n + 3), (uint32_t)nr);
+	load_arg(p, arg, false);
+	for (size_t i = 0; i < n; i++)
+		put(p, BPF_JMP | BPF_JEQ | BPF_K, (uint8_t)(n - i), 0, values[i]);
+	put_return(p, SECCOMP_RET_ALLOW);
+	put_return(p, what);
 }
 
 /* clone: a thread of this process, in no new namespace. */
@@ -543,6 +353,7 @@ static void build_program(struct program *p)
 	begin(p);
 	for (size_t i = 0; i < ARRAY_LEN(program_denied); i++)
 		on_call(p, program_denied[i].nr, no);
+	on_denied_values(p, __NR_fcntl, 1, denied_fcntls, ARRAY_LEN(denied_fcntls), no);
 	on_values(p, __NR_tgkill, 0, &self, 1, no);
 	on_clone(p, no);
 	put_return(p, SECCOMP_RET_ALLOW);

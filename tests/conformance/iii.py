@@ -18,6 +18,7 @@ import uuid
 
 WAIT_S = 420    # an answer that takes longer will never come
 FRAME_MAX = 65536  # bytes of a channel's frame
+PIECE_MAX = 8 << 20  # bytes of a frame of any message; engines take 16 MiB
 
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 
@@ -85,9 +86,17 @@ class WebSocket:
         return data
 
     def send(self, opcode, data):
+        """One message, in several frames when it is large."""
+        with self.lock:
+            for at in range(0, max(len(data), 1), PIECE_MAX):
+                piece = data[at:at + PIECE_MAX]
+                last = at + PIECE_MAX >= len(data)
+                self.send_frame((0x80 if last else 0) | (opcode if at == 0 else 0), piece)
+
+    def send_frame(self, first, data):
         mask = os.urandom(4)
         n = len(data)
-        head = bytes([0x80 | opcode])
+        head = bytes([first])
         if n < 126:
             head += bytes([0x80 | n])
         elif n < 65536:
@@ -97,11 +106,10 @@ class WebSocket:
         # XOR of the whole at once: quick enough for hundreds of MiB
         padded = mask * (n // 4 + 1)
         masked = (int.from_bytes(data, "big") ^ int.from_bytes(padded[:n], "big")).to_bytes(n, "big")
-        with self.lock:
-            try:
-                self.sock.sendall(head + mask + masked)
-            except OSError as e:
-                raise Lost(str(e)) from e
+        try:
+            self.sock.sendall(head + mask + masked)
+        except OSError as e:
+            raise Lost(str(e)) from e
 
     def recv(self):
         kind, message = None, b""

@@ -216,6 +216,7 @@ static void paths_and_modes(void **state)
 	static const char *const modes[] = {"", "0o755", "8", "+755", " 755", "755 ", "10000",
 		"u+x", "-1", "0x1ff", "99999999999"};
 	struct err e = ERR_INIT;
+	char long_path[4097] = {0};
 	uint32_t mode = 0;
 
 	assert_int_equal(request_guest_path("path", &(struct text){"/", 1}, &e), 0);
@@ -225,6 +226,12 @@ static void paths_and_modes(void **state)
 	expect(&e, "S210", "dst", "relative");
 	assert_true(request_guest_path("src", &(struct text){"/tmp\0x", 6}, &e) < 0);
 	expect(&e, "S210", "src", "NUL");
+	memset(long_path, 'a', 4096);
+	long_path[0] = '/';
+	assert_true(request_guest_path("path", &(struct text){long_path, 4096}, &e) < 0);
+	expect(&e, "S210", "4095", "too long");
+	long_path[4095] = '\0';
+	assert_int_equal(request_guest_path("path", &(struct text){long_path, 4095}, &e), 0);
 	for (size_t i = 0; i < ARRAY_LEN(modes); i++) {
 		e = ERR_INIT;
 		if (request_mode("mode", &(struct text){modes[i], strlen(modes[i])}, &mode, &e) >=

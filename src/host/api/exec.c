@@ -18,6 +18,10 @@
 
 #define TAIL_MAX 1024 /* bytes of each output that the error of a missed deadline ends with */
 
+/* Arguments and environment as JSON that the guest takes (src/agent/exec_request.h, less what else
+ * is in a request). Linux refuses long before: then the reply is its "argument list too long". */
+#define REQUEST_MAX ((8u << 20) - (64u << 10))
+
 struct exec {
 	struct pool_entry *x;
 	struct guest_call *call;
@@ -134,6 +138,29 @@ static void on_room(struct guest_call *call, void *user)
 		push_input(ex);
 }
 
+/* Bytes of the strings as JSON, at most. */
+static size_t json_bytes(char *const *v)
+{
+	size_t bytes = 0;
+
+	for (; v && *v; v++) {
+		for (const unsigned char *p = (const unsigned char *)*v; *p; p++)
+			bytes += *p < 0x20 ? 6 : *p == '"' || *p == '\\' ? 2 : 1;
+		bytes += sizeof("\"\",");
+	}
+	return bytes;
+}
+
+/* What the guest's kernel would say of that many arguments. */
+static void reply_too_long(struct exec *ex)
+{
+	cleanup_free char *reason = xasprintf("exec: %.200s: %s", ex->spec.argv[0], err_str(E2BIG));
+	struct guest_exec_result res = {.exit_code = 126, .start_error = reason};
+
+	utf8_scrub(reason);
+	on_done(NULL, &res, NULL, ex);
+}
+
 int exec_start(
 	struct pool_entry *x, struct exec_spec *s, exec_finished cb, void *user, struct err *e)
 {
@@ -148,6 +175,11 @@ int exec_start(
 	*ex = (struct exec){.x = x, .spec = *s, .start_ns = uv_hrtime(), .cb = cb, .user = user};
 	buf_init(&ex->out[0], EXEC_OUTPUT_MAX);
 	buf_init(&ex->out[1], EXEC_OUTPUT_MAX);
+	if (json_bytes(s->argv) + json_bytes(s->env) > REQUEST_MAX) {
+		*s = (struct exec_spec){0};
+		reply_too_long(ex);
+		return 0;
+	}
 	r = guest_exec(pool_guest(x),
 		&(struct guest_exec_req){
 			.argv = s->argv,

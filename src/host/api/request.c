@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <json-c/json_util.h>
 #include <json-c/linkhash.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -226,6 +227,9 @@ int request_guest_path(const char *name, const struct text *path, struct err *e)
 		return err_set(e, "S210", EINVAL,
 			"%s must be an absolute path in the sandbox, not \"%.*s\"", name,
 			(int)utf8_cut(path->s, SHOWN_MAX), path->s);
+	if (path->len >= PATH_MAX)
+		return err_set(e, "S210", ENAMETOOLONG, "%s has %zu bytes; at most %d are taken",
+			name, path->len, PATH_MAX - 1);
 	return 0;
 }
 

@@ -45,7 +45,7 @@ int request_id(const struct text *text, char ret[static 37], struct err *e);
 int request_base64(
 	const char *name, const struct text *text, uint8_t **ret, size_t *ret_len, struct err *e);
 
-/* S210 unless absolute and without U+0000. */
+/* S210 unless absolute, without U+0000 and shorter than PATH_MAX. */
 int request_guest_path(const char *name, const struct text *path, struct err *e);
 /* S210 unless octal digits up to 07777. */
 int request_mode(const char *name, const struct text *mode, uint32_t *ret, struct err *e);

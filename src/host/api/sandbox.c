@@ -8,10 +8,13 @@
 
 #include "base/mem.h"
 #include "base/str.h"
+#include "base/utf8.h"
 #include "host/api/api_priv.h"
 
 #define CREATE_ENV_MAX	     4000	/* variables of create's env; more: S001 with the number */
 #define CREATE_ENV_BYTES_MAX (3u << 20) /* of all of them together, likewise */
+
+#define IMAGE_SHOWN_MAX 512 /* bytes of an unknown image's name in the message */
 
 /* --- create --- */
 
@@ -22,7 +25,8 @@ static int check_image(const struct api *a, const char *image, struct err *e)
 	if (config_image_allowed(a->config, image))
 		return 0;
 	allowed = config_allowed_names(a->config);
-	return err_set(e, "S100", ENOENT, "image %s is not %s; allowed images: %s", image,
+	return err_set(e, "S100", ENOENT, "image %.*s is not %s; allowed images: %s",
+		(int)utf8_cut(image, IMAGE_SHOWN_MAX), image,
 		config_image_ref(a->config, image) ? "in the operator's image_allowlist" : "known",
 		*allowed ? allowed : "none (image_allowlist is empty)");
 }

@@ -2,9 +2,11 @@
  *
  * Two threads, one socketpair. Plain: one writes 64 KiB pieces, the other reads them. Mux: the
  * server sends one body, the client consumes it. Then small round trips: one byte there and back
- * against one request with a 100-byte body each way. Prints one JSON line with medians; `ratio` is
- * the throughput of mux over that of plain.
+ * against one request with a 100-byte body each way; then such requests while 1 or 8 other streams
+ * carry as much as they can. Prints one JSON line with medians; `ratio` is the throughput of mux
+ * over that of plain.
  */
+#include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -25,6 +27,7 @@
 #define MIB_MAX	 1048576
 #define MIB_HERE 512
 #define ROUNDS	 5
+#define BESIDE	 4000 /* requests beside bulk streams */
 
 static uint8_t zeros[PIECE];
 
@@ -46,7 +49,10 @@ struct end {
 	int fd;
 	uint64_t bytes; /* that the server sends as each body */
 	unsigned trips; /* requests still to make */
-	bool echo;	/* plain: send back each byte */
+	unsigned bulk;	/* streams that the client opens to be sent bytes without end */
+	double *took;	/* where the time of each request goes, or NULL */
+	double began;
+	bool echo; /* plain: send back each byte */
 	struct mux *m;
 };
 
@@ -121,6 +127,7 @@ static double plain_trips(void)
 struct body {
 	struct end *end;
 	uint64_t left;
+	bool endless;
 };
 
 static int on_open(struct mux *m, struct mux_stream *s, const char *path, void *user)
@@ -128,7 +135,8 @@ static int on_open(struct mux *m, struct mux_stream *s, const char *path, void *
 	struct end *end = user;
 	struct body *b = xcalloc(1, sizeof(*b));
 
-	*b = (struct body){.end = end, .left = end->bytes};
+	*b = (struct body){
+		.end = end, .left = end->bytes, .endless = strcmp(path, "/endless") == 0};
 	mux_stream_set_user(s, b);
 	return 0;
 }
@@ -149,6 +157,7 @@ static void open_one(struct end *end)
 
 	*b = (struct body){.end = end, .left = SMALL};
 	end->trips--;
+	end->began = now();
 	if (!mux_open(end->m, "/exec", b))
 		fail("open");
 }
@@ -156,25 +165,44 @@ static void open_one(struct end *end)
 static void on_close(struct mux_stream *s, uint32_t h2_error, void *user)
 {
 	struct body *b = user;
+	struct end *end = b->end;
 
-	if (h2_error)
+	if (h2_error && !b->endless)
 		fail("stream");
-	if (b->end->trips > 0)
-		open_one(b->end);
+	if (!b->endless && end->took)
+		end->took[end->trips] = now() - end->began;
+	if (!b->endless && end->trips > 0)
+		open_one(end);
 	free(b);
 }
 
 static ssize_t on_pull(struct mux_stream *s, uint8_t *buf, size_t cap, bool *ret_eof, void *user)
 {
 	struct body *b = user;
-	size_t n = MIN((uint64_t)cap, b->left);
+	size_t n = b->endless ? cap : MIN((uint64_t)cap, b->left);
 
 	memset(buf, 0, n);
+	if (b->endless)
+		return n;
 	b->left -= n;
 	*ret_eof = b->left == 0;
 	return n;
 }
 
+/* The client sends nothing on an endless stream but its end. */
+static ssize_t on_pull_client(
+	struct mux_stream *s, uint8_t *buf, size_t cap, bool *ret_eof, void *user)
+{
+	struct body *b = user;
+
+	if (!b->endless)
+		return on_pull(s, buf, cap, ret_eof, user);
+	*ret_eof = true;
+	return 0;
+}
+
+static const struct mux_callbacks client_callbacks = {
+	NULL, on_data, on_end, on_close, on_pull_client, NULL};
 static const struct mux_callbacks callbacks = {on_open, on_data, on_end, on_close, on_pull, NULL};
 
 /* Moves bytes until the peer closes (server) or all is done (client). */
@@ -197,9 +225,12 @@ static void pump(struct end *end, bool until_closed)
 				left -= n;
 				continue;
 			}
+			if (errno != EAGAIN)
+				return; /* the peer has what it wanted */
 			p.events = POLLOUT;
 		}
-		if (!until_closed && left == 0 && mux_stream_count(end->m) == 0)
+		if (!until_closed && left == 0 && end->trips == 0 &&
+			mux_stream_count(end->m) == end->bulk)
 			return;
 		poll(&p, 1, -1);
 		/* What was pulled is lost when bytes are fed: only read when it is gone. */
@@ -223,9 +254,9 @@ static void *mux_peer(void *arg)
 	return NULL;
 }
 
-static double mux_run(uint64_t bytes, unsigned trips)
+static double mux_run(uint64_t bytes, unsigned trips, unsigned bulk, double *took)
 {
-	struct end client = {.trips = trips}, server = {.bytes = bytes};
+	struct end client = {.trips = trips, .bulk = bulk, .took = took}, server = {.bytes = bytes};
 	pthread_t thread;
 	double start;
 	int fds[2];
@@ -236,7 +267,14 @@ static double mux_run(uint64_t bytes, unsigned trips)
 	server.fd = fds[1];
 	start = now();
 	pthread_create(&thread, NULL, mux_peer, &server);
-	client.m = mux_new(MUX_CLIENT, &callbacks, &client);
+	client.m = mux_new(MUX_CLIENT, &client_callbacks, &client);
+	for (unsigned i = 0; i < bulk; i++) {
+		struct body *b = xcalloc(1, sizeof(*b));
+
+		*b = (struct body){.end = &client, .endless = true};
+		if (!mux_open(client.m, "/endless", b))
+			fail("open");
+	}
 	open_one(&client);
 	pump(&client, false);
 	start = now() - start;
@@ -254,6 +292,20 @@ static int compare(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
+/* Median of the requests beside so many bulk streams, in microseconds. */
+static double beside(unsigned bulk)
+{
+	static double took[BESIDE], medians[ROUNDS];
+
+	for (unsigned i = 0; i < ROUNDS; i++) {
+		mux_run(SMALL, BESIDE, bulk, took);
+		qsort(took, BESIDE, sizeof(took[0]), compare);
+		medians[i] = took[BESIDE / 2];
+	}
+	qsort(medians, ROUNDS, sizeof(medians[0]), compare);
+	return medians[ROUNDS / 2] * 1e6;
+}
+
 int main(int argc, char **argv)
 {
 	uint32_t mib = MIB_HERE;
@@ -268,17 +320,18 @@ int main(int argc, char **argv)
 	/* In turns, so that a busy machine hits all alike. */
 	for (unsigned i = 0; i < ROUNDS; i++) {
 		took[0][i] = plain_bulk(bytes);
-		took[1][i] = mux_run(bytes, 1);
+		took[1][i] = mux_run(bytes, 1, 0, NULL);
 		took[2][i] = plain_trips();
-		took[3][i] = mux_run(SMALL, TRIPS);
+		took[3][i] = mux_run(SMALL, TRIPS, 0, NULL);
 	}
 	for (unsigned i = 0; i < 4; i++)
 		qsort(took[i], ROUNDS, sizeof(took[i][0]), compare);
 	plain = took[0][ROUNDS / 2];
 	muxed = took[1][ROUNDS / 2];
 	printf("{\"bench\":\"mux\",\"ratio\":%.3f,\"target\":null,\"plain_mib_s\":%.0f,"
-	       "\"mux_mib_s\":%.0f,\"plain_trip_us\":%.1f,\"mux_request_us\":%.1f}\n",
+	       "\"mux_mib_s\":%.0f,\"plain_trip_us\":%.1f,\"mux_request_us\":%.1f,"
+	       "\"beside_1_us\":%.1f,\"beside_8_us\":%.1f}\n",
 		plain / muxed, mib / plain, mib / muxed, took[2][ROUNDS / 2] / TRIPS * 1e6,
-		took[3][ROUNDS / 2] / TRIPS * 1e6);
+		took[3][ROUNDS / 2] / TRIPS * 1e6, beside(1), beside(8));
 	return 0;
 }

@@ -7,6 +7,14 @@
  * given back as bytes arrive: it bounds one burst, while the memory of slow readers is bounded by
  * their own windows. Otherwise sixteen stalled streams would stop all others.
  *
+ * A stream begins with 64 KiB. One whose reader has taken BULK_FROM is a bulk stream, whose window
+ * grows up to MUX_WINDOW_MAX, quickly less when there are more of them: a reader that stalls from
+ * the start never holds more, one bulk stream fills a slow pipe, and beside many of them a small
+ * call waits as little as with 64 KiB (docs/decisions/0004-windows.md).
+ *
+ * Bodies are pulled straight into `out`: nghttp2 is told that they are not its to copy, and gives
+ * only their frame headers.
+ *
  * A breach that ends the connection: nghttp2 queues a GOAWAY and ignores what follows, without
  * telling the caller of mem_recv. So mux_feed() serialises what is queued besides DATA (the data
  * provider answers "pause") and finds the GOAWAY there. That takes at most about MUX_OUT_MAX bytes;
@@ -33,7 +41,7 @@
 #include "base/buf.h"
 #include "base/mem.h"
 
-#define CONNECTION_WINDOW (1 << 20)
+#define CONNECTION_WINDOW (2 << 20)
 /* Acknowledgements of PING and SETTINGS that may wait unsent; one more ends the connection. */
 #define UNSENT_ACKS_MAX 128
 /* Frames that move nothing the peer may be ahead of the useful ones; one more ends the
@@ -43,10 +51,22 @@
 #define CREDIT_SENT 3
 /* What a piece of a body is worth, its own header included. */
 #define CREDIT_DATA 2
-/* More means more throughput of one stream on a slow pipe, and longer waits of small calls beside
- * bulk ones. */
+/* What a stream begins with, and what each of many bulk streams has. */
 #define STREAM_WINDOW 65535
-#define FRAME_HDR     9
+/* What the only bulk stream has; of n each has the n²th part, as far as that is more. */
+#define BULK_WINDOW ((int32_t)MUX_WINDOW_MAX)
+/* A stream whose reader has taken so much is a bulk one. */
+#define BULK_FROM (128 << 10)
+#define FRAME_HDR 9
+/* Of one DATA frame. Longer ones cost less, but a stream whose first bytes these are is likely to
+ * end soon, and needs no buffer for more. */
+#define FRAME_BODY_MAX	 (256 << 10)
+#define FIRST_BODIES_MAX (16 << 10)
+/* What a pull gives, and a frame, while several streams are open: a small one waits for no more. */
+#define SHARED_OUT_MAX	(64u << 10)
+#define SHARED_BODY_MAX (16 << 10)
+/* A DATA frame with less room for its body waits for the next mux_pull(). */
+#define FRAME_BODY_MIN 2048
 
 /* Streams that a client may open and reset; more end the connection. Cancelling is what the host
  * does with every exec whose input outlives it, so this is far above nghttp2's 1000 and 33. */
@@ -64,9 +84,14 @@ struct mux_stream {
 	char *path; /* server: from the request's headers until on_open */
 	int32_t id;
 	size_t header_bytes;
-	size_t unconsumed;     /* passed to on_data, not yet consumed */
+	size_t unconsumed; /* passed to on_data, not yet consumed */
+	uint64_t consumed, sent;
+	int32_t window;	       /* of what comes, as it is set now */
+	int32_t window_most;   /* the largest that it ever was */
 	bool is_post, is_ok;   /* server: the method is POST; client: the status is 200 */
 	bool open;	       /* the user knows it: on_close is owed */
+	bool bulk;	       /* its reader has taken BULK_FROM */
+	bool ended;	       /* the peer has sent its last byte */
 	bool reset;	       /* given up here: no callback but on_close any more */
 	bool pulling, resumed; /* inside on_pull; mux_stream_resume() was called there */
 };
@@ -78,6 +103,7 @@ struct mux {
 	nghttp2_session *session;
 	struct mux_stream *streams;
 	size_t stream_count; /* those with `open` */
+	size_t bulk_count;   /* those with `bulk` */
 	struct buf out;	     /* serialised, not yet given to the caller of mux_pull */
 	bool out_given;	     /* all of `out` was given: drop it at the next call */
 	bool busy;	     /* inside mux_feed or mux_pull */
@@ -119,12 +145,57 @@ static void must(int rc)
 		mem_exhausted();
 }
 
+/* --- windows --- */
+
+static void stream_set_window(struct mux_stream *s, int32_t window)
+{
+	if (s->window == window || s->reset || s->ended)
+		return;
+	s->window = window;
+	s->window_most = MAX(s->window_most, window);
+	/* A smaller one withholds updates until the peer has used up the difference. */
+	must(nghttp2_session_set_local_window_size(
+		s->mux->session, NGHTTP2_FLAG_NONE, s->id, window));
+}
+
+static void mux_share_window(struct mux *m)
+{
+	int32_t n = (int32_t)m->bulk_count, share;
+
+	/* n is at most MUX_STREAMS_MAX. */
+	share = MAX(n ? BULK_WINDOW / (n * n) : 0, STREAM_WINDOW);
+	for (struct mux_stream *s = m->streams; s; s = s->next) {
+		if (s->bulk)
+			stream_set_window(s, share);
+	}
+}
+
+static void stream_join_bulk(struct mux_stream *s)
+{
+	s->bulk = true;
+	s->mux->bulk_count++;
+	mux_share_window(s->mux);
+}
+
+static void stream_leave_bulk(struct mux_stream *s)
+{
+	if (!s->bulk)
+		return;
+	s->bulk = false;
+	s->mux->bulk_count--;
+	if (!s->mux->dead)
+		mux_share_window(s->mux);
+}
+
+/* --- state of streams --- */
+
 static struct mux_stream *stream_new(struct mux *m, int32_t id)
 {
 	struct mux_stream *s = xcalloc(1, sizeof(*s));
 
 	s->mux = m;
 	s->id = id;
+	s->window = s->window_most = STREAM_WINDOW;
 	s->next = m->streams;
 	if (s->next)
 		s->next->prev = s;
@@ -134,6 +205,7 @@ static struct mux_stream *stream_new(struct mux *m, int32_t id)
 
 static void stream_free(struct mux_stream *s)
 {
+	stream_leave_bulk(s);
 	if (s->prev)
 		s->prev->next = s->next;
 	else
@@ -163,7 +235,8 @@ static void stream_close(struct mux_stream *s, uint32_t h2_error)
 static void stream_give_up(struct mux_stream *s)
 {
 	s->reset = true;
-	s->mux->late_bytes += STREAM_WINDOW;
+	s->mux->late_bytes += s->window_most;
+	stream_leave_bulk(s);
 }
 
 static void stream_reset(struct mux_stream *s, uint32_t h2_error)
@@ -176,36 +249,90 @@ static void stream_reset(struct mux_stream *s, uint32_t h2_error)
 
 /* --- sending --- */
 
-/* nghttp2 wants up to `cap` bytes of a stream's body. */
-static ssize_t read_body(nghttp2_session *session, int32_t id, uint8_t *buf, size_t cap,
+static size_t out_max(const struct mux *m)
+{
+	return m->stream_count > 1 ? SHARED_OUT_MAX : MUX_OUT_MAX;
+}
+
+/* How long the body of the next DATA frame may be: so much that `out` becomes exactly full, which
+ * suits a pipe that takes pieces of 32 KiB. */
+static ssize_t body_length(nghttp2_session *session, uint8_t frame_type, int32_t id,
+	int32_t connection_window, int32_t stream_window, uint32_t frame_max, void *user)
+{
+	const struct mux_stream *s = nghttp2_session_get_stream_user_data(session, id);
+	struct mux *m = user;
+	size_t n = FRAME_BODY_MAX, most = out_max(m);
+
+	if (m->stream_count > 1)
+		n = SHARED_BODY_MAX;
+	else if (s && s->sent < FIRST_BODIES_MAX)
+		n = FIRST_BODIES_MAX;
+	n = MIN(n, most - MIN(m->out.len + FRAME_HDR, most - FRAME_BODY_MIN));
+	n = MIN(n, (size_t)frame_max);
+	/* nghttp2 asks only while there is something of both. */
+	return MIN((ssize_t)n, (ssize_t)MIN(connection_window, stream_window));
+}
+
+/* Asks for up to `cap` bytes of the stream's body; *ret_eof with the last ones. */
+static ssize_t pull_body(struct mux_stream *s, uint8_t *buf, size_t cap, bool *ret_eof)
+{
+	ssize_t n;
+
+	s->pulling = true;
+	do {
+		s->resumed = false;
+		n = s->mux->cb->on_pull(s, buf, cap, ret_eof, s->user);
+		/* Resumed from inside: nghttp2 does not know yet that it sleeps, so ask again. */
+	} while (n == 0 && !*ret_eof && s->resumed && !s->reset);
+	s->pulling = false;
+	assert(n < 0 || (size_t)n <= cap);
+	return n;
+}
+
+/* nghttp2 wants up to `cap` bytes of a stream's body. They are put into `out` right away, behind
+ * the room for the header that send_body() gets next. */
+static ssize_t read_body(nghttp2_session *session, int32_t id, uint8_t *unused, size_t cap,
 	uint32_t *flags, nghttp2_data_source *source, void *user)
 {
 	struct mux_stream *s = source->ptr;
 	struct mux *m = user;
 	bool eof = false;
+	uint8_t *room;
 	ssize_t n;
 
-	if (m->control_only)
+	if (m->control_only || m->out.len + FRAME_HDR + FRAME_BODY_MIN > out_max(m))
 		return NGHTTP2_ERR_PAUSE;
 	if (s->reset)
 		return NGHTTP2_ERR_DEFERRED;
-	s->pulling = true;
-	do {
-		s->resumed = false;
-		n = m->cb->on_pull(s, buf, cap, &eof, s->user);
-		/* Resumed from inside: nghttp2 does not know yet that it sleeps, so ask again. */
-	} while (n == 0 && !eof && s->resumed && !s->reset);
-	s->pulling = false;
+	room = buf_room(&m->out, FRAME_HDR + cap);
+	if (!room)
+		mem_exhausted();
+	n = pull_body(s, room + FRAME_HDR, cap, &eof);
 	if (s->reset)
 		return NGHTTP2_ERR_DEFERRED;
 	if (n < 0) {
 		stream_give_up(s);
 		return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
 	}
-	assert((size_t)n <= cap);
-	if (eof)
-		*flags |= NGHTTP2_DATA_FLAG_EOF;
-	return n == 0 && !eof ? NGHTTP2_ERR_DEFERRED : n;
+	if (n == 0 && !eof)
+		return NGHTTP2_ERR_DEFERRED;
+	s->sent += (uint64_t)n;
+	*flags |= NGHTTP2_DATA_FLAG_NO_COPY | (eof ? NGHTTP2_DATA_FLAG_EOF : 0);
+	return n;
+}
+
+/* The header of the body that read_body() has just put into `out`. */
+static int send_body(nghttp2_session *session, nghttp2_frame *frame, const uint8_t *header,
+	size_t len, nghttp2_data_source *source, void *user)
+{
+	struct mux *m = user;
+	uint8_t *room = buf_room(&m->out, FRAME_HDR + len);
+
+	/* Neither is padding asked for, nor did anything come between. */
+	assert(room && frame->data.padlen == 0);
+	memcpy(room, header, FRAME_HDR);
+	buf_added(&m->out, FRAME_HDR + len);
+	return 0;
 }
 
 static nghttp2_nv header(const char *name, const char *value)
@@ -454,6 +581,8 @@ static int on_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, v
 		on_headers(m, s, frame);
 	if ((frame->hd.flags & NGHTTP2_FLAG_END_STREAM) && s->open && !s->reset) {
 		earn(m, 1);
+		s->ended = true;
+		stream_leave_bulk(s);
 		m->cb->on_end(s, s->user);
 	}
 	return 0;
@@ -530,6 +659,8 @@ static nghttp2_session *session_new(struct mux *m)
 	nghttp2_session_callbacks_set_on_data_chunk_recv_callback(cbs, on_data);
 	nghttp2_session_callbacks_set_on_stream_close_callback(cbs, on_stream_close);
 	nghttp2_session_callbacks_set_on_frame_send_callback(cbs, on_frame_send);
+	nghttp2_session_callbacks_set_data_source_read_length_callback(cbs, body_length);
+	nghttp2_session_callbacks_set_send_data_callback(cbs, send_body);
 	nghttp2_option_set_no_auto_window_update(opt, 1);
 	nghttp2_option_set_peer_max_concurrent_streams(opt, MUX_STREAMS_MAX);
 	nghttp2_option_set_max_reserved_remote_streams(opt, 0);
@@ -551,6 +682,7 @@ struct mux *mux_new(enum mux_role role, const struct mux_callbacks *cb, void *mu
 		{NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, MUX_STREAMS_MAX},
 		{NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, MUX_HEADERS_MAX},
 		{NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, STREAM_WINDOW},
+		{NGHTTP2_SETTINGS_MAX_FRAME_SIZE, FRAME_BODY_MAX},
 		/* Only a client may send this one: no pushes. */
 		{NGHTTP2_SETTINGS_ENABLE_PUSH, 0},
 	};
@@ -610,8 +742,12 @@ void mux_stream_consume(struct mux_stream *s, size_t n)
 {
 	assert(n <= s->unconsumed);
 	s->unconsumed -= n;
-	if (!s->reset)
-		must(nghttp2_session_consume_stream(s->mux->session, s->id, n));
+	s->consumed += n;
+	if (s->reset)
+		return;
+	must(nghttp2_session_consume_stream(s->mux->session, s->id, n));
+	if (!s->bulk && !s->ended && s->consumed >= BULK_FROM)
+		stream_join_bulk(s);
 }
 
 void mux_stream_resume(struct mux_stream *s)

@@ -4,7 +4,8 @@
  * come out of mux_pull(), and callbacks tell what happened. The host is the client and trusts
  * nothing the agent sends; the agent is the server.
  *
- * Limits: 64 KiB windows per stream and 1 MiB for the connection; MUX_STREAMS_MAX
+ * Limits: windows of 64 KiB per stream, up to MUX_WINDOW_MAX for one that is read steadily, and 2
+ * MiB for the connection; MUX_STREAMS_MAX
  * streams at once; header lists of at most MUX_HEADERS_MAX bytes; floods of SETTINGS, PING and
  * RST_STREAM end the connection. Flow control is end to end: a reader that does not call
  * mux_stream_consume() stops its peer, and nobody else.
@@ -20,8 +21,9 @@
 
 #define MUX_STREAMS_MAX                                                                            \
 	256 /* a client's further opens are queued by nghttp2; a peer's are refused */
-#define MUX_HEADERS_MAX 4096  /* bytes of one header list; longer resets the stream */
-#define MUX_OUT_MAX	65536 /* mux_pull gives at most about this much at once */
+#define MUX_HEADERS_MAX 4096	     /* bytes of one header list; longer resets the stream */
+#define MUX_WINDOW_MAX	(1u << 20)   /* bytes a reader may be sent after it stopped consuming */
+#define MUX_OUT_MAX	(128u << 10) /* mux_pull gives at most about this much at once */
 
 enum mux_role {
 	MUX_CLIENT,

@@ -42,7 +42,7 @@ static int on_data(struct mux_stream *s, const uint8_t *data, size_t len, void *
 
 	assert(f->s == s && !f->closed && len > 0);
 	f->owed += len;
-	assert(f->owed <= 65536);
+	assert(f->owed <= MUX_WINDOW_MAX);
 	if (data[0] == 'r')
 		mux_stream_reset(s);
 	else if (data[0] == 'e')

@@ -13,11 +13,13 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -211,6 +213,14 @@ static void on_synced(struct reap_slot *slot, int wait_status)
 		publish(f);
 }
 
+/* A file in memory has nothing to sync, and a fork is dear where memory is. */
+static bool is_on_disk(int fd)
+{
+	struct statfs fs;
+
+	return fstatfs(fd, &fs) < 0 || fs.f_type != TMPFS_MAGIC;
+}
+
 static void fs_write_end(void *job)
 {
 	struct fs_write *f = job;
@@ -220,7 +230,7 @@ static void fs_write_end(void *job)
 		fs_write_fail(f, errno, "cannot set the mode of");
 		return;
 	}
-	if (f->written > SYNC_INLINE_MAX) {
+	if (f->written > SYNC_INLINE_MAX && is_on_disk(f->fd)) {
 		pid = spawn_function(sync_in_child, f);
 		if (pid > 0) {
 			f->syncer.on_exit = on_synced;

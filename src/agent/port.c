@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -12,11 +13,12 @@
 #include "base/mem.h"
 #include "base/str.h"
 
-#define PIECE	     65536
-#define DRIVER_PIECE 4096
-#define WRITE_MAX    32768 /* the driver takes no more at once */
-#define RETRY_MS     5
-#define PORTS_PATH   "/sys/class/virtio-ports"
+#define PIECE	   (256u << 10)
+#define READ_MAX   4096u  /* the driver gives one of its buffers, a page, at once */
+#define WRITE_MAX  32768u /* the driver takes no more at once */
+#define PIECES_MAX 64	  /* = PIECE / READ_MAX */
+#define RETRY_MS   5
+#define PORTS_PATH "/sys/class/virtio-ports"
 
 static int64_t now_ms(void)
 {
@@ -153,27 +155,54 @@ static void lose(struct port *p)
 		p->cb->on_lost(p, p->user);
 }
 
-/* Sends what waits. Returns bytes sent. */
-static size_t flush(struct port *p)
+/* Cuts memory into the pieces that the driver moves at once: readv() and writev() call it for one
+ * after another until one comes back short. Returns how many; *len is what they hold. */
+static int cut(struct iovec iov[static PIECES_MAX], const uint8_t *data, size_t *len, size_t piece)
 {
+	size_t at = 0;
+	int n = 0;
+
+	for (; at < *len && n < PIECES_MAX; n++) {
+		iov[n].iov_base = (uint8_t *)(uintptr_t)(data + at);
+		iov[n].iov_len = MIN(*len - at, piece);
+		at += iov[n].iov_len;
+	}
+	*len = at;
+	return n;
+}
+
+/* Writes until all has gone or the port takes no more; the count. */
+static size_t put_bytes(struct port *p, const uint8_t *data, size_t len)
+{
+	struct iovec iov[PIECES_MAX];
 	size_t sent = 0;
 
-	while (p->out.len > sent) {
-		ssize_t n =
-			write(p->fd, p->out.data + sent, MIN(p->out.len - sent, (size_t)WRITE_MAX));
+	while (sent < len) {
+		size_t asked = len - sent;
+		ssize_t n = writev(p->fd, iov, cut(iov, data + sent, &asked, WRITE_MAX));
 
 		if (n < 0 && errno == EINTR)
 			continue;
-		if (n <= 0) {
-			/* The host being away is EAGAIN too; a broken socket is lost by its
-			 * read. */
-			if (n < 0 && errno != EAGAIN && p->is_socket)
-				buf_clear(&p->out);
+		/* The host being away is EAGAIN too; a broken socket is lost by its read. */
+		if (n < 0 && errno != EAGAIN && p->is_socket)
+			return len;
+		if (n <= 0)
 			break;
-		}
 		sent += n;
 	}
-	buf_drop(&p->out, MIN(sent, p->out.len));
+	return sent;
+}
+
+/* Sends what waits. Returns bytes sent. */
+static size_t flush(struct port *p)
+{
+	size_t sent = put_bytes(p, p->out.data + p->out_off, p->out.len - p->out_off);
+
+	p->out_off += sent;
+	if (p->out_off == p->out.len) {
+		buf_clear(&p->out);
+		p->out_off = 0;
+	}
 	return sent;
 }
 
@@ -194,21 +223,17 @@ enum came {
 	CAME_END, /* the host is away, or a socket's peer gone */
 };
 
-/* The driver gives one of its buffers (a page) at a time. Full ones are collected, since each turn
- * of the loop costs more than they do; a shorter one is the last for now. */
+/* Full buffers of the driver are collected, since each turn of the loop costs more than they do; a
+ * shorter one is the last for now. */
 static enum came take_bytes(struct port *p)
 {
 	static uint8_t piece[PIECE];
-	size_t len = 0;
-	ssize_t n;
+	struct iovec iov[PIECES_MAX];
+	size_t len = sizeof(piece);
+	ssize_t n = readv(p->fd, iov, cut(iov, piece, &len, READ_MAX));
 
-	do {
-		n = read(p->fd, piece + len, sizeof(piece) - len);
-		if (n > 0)
-			len += n;
-	} while (n >= DRIVER_PIECE && len < sizeof(piece));
-	if (len) {
-		p->cb->on_bytes(p, piece, len, p->user);
+	if (n > 0) {
+		p->cb->on_bytes(p, piece, n, p->user);
 		return CAME_BYTES;
 	}
 	return n < 0 && (errno == EAGAIN || errno == EINTR) ? CAME_NOTHING : CAME_END;
@@ -253,22 +278,14 @@ int port_start(struct port *p, uv_loop_t *loop, int fd, bool is_socket,
 
 int port_write(struct port *p, const void *data, size_t len)
 {
-	const uint8_t *bytes = data;
 	size_t sent = 0;
 	int r;
 
 	if (p->lost)
 		return -EPIPE;
-	while (!p->out.len && sent < len) {
-		ssize_t n = write(p->fd, bytes + sent, MIN(len - sent, (size_t)WRITE_MAX));
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			break;
-		sent += n;
-	}
-	r = buf_add(&p->out, bytes + sent, len - sent);
+	if (!p->out.len)
+		sent = put_bytes(p, data, len);
+	r = buf_add(&p->out, (const uint8_t *)data + sent, len - sent);
 	set_blocked(p);
 	return r;
 }

@@ -35,7 +35,8 @@ struct port {
 	bool lost;
 	uv_poll_t poll;
 	uv_timer_t backoff;
-	struct buf out;
+	struct buf out; /* unsent, behind the first out_off bytes */
+	size_t out_off;
 	const struct port_callbacks *cb;
 	void *user;
 };

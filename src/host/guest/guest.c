@@ -30,7 +30,7 @@
 #include "base/mem.h"
 #include "host/guest/call.h"
 
-#define READ_MAX 65536
+#define READ_MAX (256u << 10)
 /* Reads and pulls of one turn: other guests of the loop want theirs. */
 #define READS_A_TURN  8
 #define WRITES_A_TURN 16

@@ -38,7 +38,7 @@
 #define MACHINE                                                                                    \
 	"microvm,pit=on,pic=on,rtc=on,isa-serial=off,acpi=off,pcie=off,usb=off,"                   \
 	"x-option-roms=off,graphics=off"
-#define CPU	"max,-svm"
+#define CPU	"max,-svm,-erms,-fsrm"
 #define CMDLINE "reboot=t noreplace-smp initcall_blacklist=cmos_init"
 #else
 #define PROGRAM "qemu-system-aarch64"

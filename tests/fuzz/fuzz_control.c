@@ -30,7 +30,8 @@ static int on_line(char *line, size_t len, void *user)
 	for (size_t i = 0; i < len; i++)
 		s->sum = s->sum * 31 + (uint8_t)line[i];
 	if (control_guest_parse(line, len, &g, &e) == 0) {
-		assert(g.kind == CONTROL_GUEST_READY || (g.status >= 0 && g.status <= 255));
+		assert(g.status >= 0 && g.status <= 255);
+		assert(strlen(g.message) < sizeof(g.message));
 		s->taken++;
 	} else {
 		assert(e.text[0]);

@@ -259,11 +259,13 @@ static void test_guest_lines(void **state)
 	static const char *const bad[] = {"", "x", "[]", "{}", "{\"event\":\"ready\"}",
 		"{\"event\":\"ready\",\"boot_us\":-1}", "{\"event\":\"exit\"}",
 		"{\"event\":\"exit\",\"status\":256}", "{\"event\":\"exit\",\"status\":\"0\"}",
+		"{\"event\":\"failed\"}", "{\"event\":\"failed\",\"message\":3}",
 		"{\"event\":\"boo\"}", "{\"event\":1}", "{\"event\":\"ready\",\"boot_us\":1}x",
 		"{\"cmd\":\"kill\"}"};
 	struct control_guest g;
 	static const char ready[] = "{\"event\":\"ready\",\"boot_us\":77}",
-			  left[] = "{\"event\":\"exit\",\"status\":3}";
+			  left[] = "{\"event\":\"exit\",\"status\":3}",
+			  failed[] = "{\"event\":\"failed\",\"message\":\"no\\n\\u001bdisk\"}";
 
 	(void)state;
 	assert_int_equal(control_guest_parse(ready, sizeof(ready) - 1, &g, NULL), 0);
@@ -272,6 +274,9 @@ static void test_guest_lines(void **state)
 	assert_int_equal(control_guest_parse(left, sizeof(left) - 1, &g, NULL), 0);
 	assert_int_equal(g.kind, CONTROL_GUEST_EXIT);
 	assert_int_equal(g.status, 3);
+	assert_int_equal(control_guest_parse(failed, sizeof(failed) - 1, &g, NULL), 0);
+	assert_int_equal(g.kind, CONTROL_GUEST_FAILED);
+	assert_string_equal(g.message, "no??disk");
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
 		if (control_guest_parse(bad[i], strlen(bad[i]), &g, NULL) != -EPROTO)
 			fail_msg("%s was taken", bad[i]);

@@ -51,6 +51,18 @@ static void test_leaves_by_itself(void **state)
 	expect(&r, VM_END_CLEAN, 0, 0, "powered off");
 }
 
+static void test_cannot_start(void **state)
+{
+	struct run r = {0};
+
+	(void)state;
+	run(&r, &steady, "cannot_start", 0);
+	assert_false(r.ready);
+	expect(&r, VM_END_GUEST_CRASH, 0, 0,
+		"the guest could not start: cannot mount?the base disk");
+	assert_string_equal(r.tail, "console: something about disks\n");
+}
+
 static void test_stream_ends_with_vm(void **state)
 {
 	struct run r = {0};
@@ -312,6 +324,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_clean),
 		cmocka_unit_test(test_leaves_by_itself),
+		cmocka_unit_test(test_cannot_start),
 		cmocka_unit_test(test_stream_ends_with_vm),
 		cmocka_unit_test(test_failures),
 		cmocka_unit_test(test_boot_timeout),

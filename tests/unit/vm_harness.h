@@ -91,7 +91,7 @@ UNUSED static _Noreturn void wait_for_ever(void)
 
 UNUSED static void vmm_good(const struct plan *p, const struct vmm_ends *ends)
 {
-	char text[4096];
+	char text[4096], want[64];
 
 	(void)p;
 	read_env(ends, text, sizeof(text));
@@ -100,9 +100,23 @@ UNUSED static void vmm_good(const struct plan *p, const struct vmm_ends *ends)
 	say(ends->agent, "\n");
 	say(ends->control, READY);
 	hear(ends->control, text, sizeof(text));
-	if (!str_eq(text, "{\"cmd\":\"shutdown\"}"))
+	/* What the guest is given is less than what it is killed after. */
+	snprintf(want, sizeof(want), "{\"cmd\":\"shutdown\",\"grace_ms\":%d}",
+		GUARD_MS - GUARD_MS / BOOT_GRACE_KEPT);
+	if (!str_eq(text, want))
 		_exit(95);
 	leave(ends, "7");
+}
+
+UNUSED static void vmm_cannot_start(const struct plan *p, const struct vmm_ends *ends)
+{
+	char text[4096];
+
+	(void)p;
+	read_env(ends, text, sizeof(text));
+	say(ends->console, "something about disks\n");
+	say(ends->control, "{\"event\":\"failed\",\"message\":\"cannot mount\\nthe base disk\"}\n");
+	wait_for_ever();
 }
 
 /* Says that it is there, and then nothing. */
@@ -304,6 +318,7 @@ static const struct {
 	void (*run)(const struct plan *p, const struct vmm_ends *ends);
 } vmms[] = {
 	{"good", vmm_good},
+	{"cannot_start", vmm_cannot_start},
 	{"pids", vmm_pids},
 	{"exit3", vmm_exit3},
 	{"segv", vmm_segv},

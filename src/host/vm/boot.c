@@ -93,7 +93,7 @@ static void decide(struct boot *b, enum vm_end end, const char *fmt, ...)
 /* Ends the VM for a reason of ours; the first one counts. */
 static void decide(struct boot *b, enum vm_end end, const char *fmt, ...)
 {
-	char text[512];
+	char text[ERR_TEXT_MAX];
 	va_list ap;
 
 	vmm_kill(&b->vmm);
@@ -159,6 +159,17 @@ static void tell_guest(struct boot *b, const char *line)
 		send(b->vmm.control, line, strlen(line), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
+static void tell_guest_shutdown(struct boot *b, uint32_t grace_ms)
+{
+	struct control_cmd c = {
+		.kind = CONTROL_CMD_SHUTDOWN, .grace_ms = grace_ms - grace_ms / BOOT_GRACE_KEPT};
+	cleanup_buf struct buf line;
+
+	buf_init(&line, CONTROL_GUEST_LINE_MAX);
+	if (control_cmd_add(&line, &c) == 0)
+		tell_guest(b, (char *)line.data);
+}
+
 static int on_daemon_line(char *line, size_t len, void *user)
 {
 	struct boot *b = user;
@@ -174,7 +185,7 @@ static int on_daemon_line(char *line, size_t len, void *user)
 	} else if (b->phase == PHASE_LEAVING) {
 		b->deadline_ms = MIN(b->deadline_ms, now_ms() + c.grace_ms);
 	} else {
-		tell_guest(b, CONTROL_GUEST_SHUTDOWN);
+		tell_guest_shutdown(b, c.grace_ms);
 		b->phase = PHASE_STOPPING;
 		b->deadline_ms = now_ms() + c.grace_ms;
 	}
@@ -214,6 +225,10 @@ static int on_guest_line(char *line, size_t len, void *user)
 	}
 	if (g.kind == CONTROL_GUEST_READY) {
 		on_guest_ready(b, &g);
+	} else if (g.kind == CONTROL_GUEST_FAILED) {
+		/* It would end by itself, but nothing more is to be learnt from that. */
+		decide(b, VM_END_GUEST_CRASH, "the guest could not start: %s", g.message);
+		return -EPROTO;
 	} else if (!b->announced) {
 		b->announced = true;
 		b->guest_status = g.status;

@@ -68,6 +68,30 @@ static int get_byte(json_object *o, const char *name, int *ret, struct err *e)
 	return 0;
 }
 
+static int copy_text(json_object *o, const char *name, char *dst, size_t size, struct err *e)
+{
+	const char *text;
+
+	if (json_get_str(o, name, JSON_REQUIRED, &text, e) < 0)
+		return -EPROTO;
+	if (strlen(text) >= size)
+		return err_set(e, "", EPROTO, "%s: longer than %zu bytes", name, size - 1);
+	memcpy(dst, text, strlen(text) + 1);
+	return 0;
+}
+
+/* The guest's own words, as one line whatever they hold. */
+static int copy_message(json_object *o, char *dst, size_t size, struct err *e)
+{
+	if (copy_text(o, "message", dst, size, e) < 0)
+		return -EPROTO;
+	for (char *p = dst; *p; p++) {
+		if ((unsigned char)*p < 0x20 || *p == 0x7f)
+			*p = '?';
+	}
+	return 0;
+}
+
 int control_guest_parse(const char *line, size_t len, struct control_guest *ret, struct err *e)
 {
 	cleanup_json json_object *o = NULL;
@@ -84,6 +108,10 @@ int control_guest_parse(const char *line, size_t len, struct control_guest *ret,
 	if (str_eq(word, "exit")) {
 		ret->kind = CONTROL_GUEST_EXIT;
 		return get_byte(o, "status", &ret->status, e);
+	}
+	if (str_eq(word, "failed")) {
+		ret->kind = CONTROL_GUEST_FAILED;
+		return copy_message(o, ret->message, sizeof(ret->message), e);
 	}
 	return err_set(e, "", EPROTO, "unknown event %.40s", word);
 }
@@ -134,18 +162,6 @@ void control_event_done(struct control_event *ev)
 {
 	free(ev->tail);
 	ev->tail = NULL;
-}
-
-static int copy_text(json_object *o, const char *name, char *dst, size_t size, struct err *e)
-{
-	const char *text;
-
-	if (json_get_str(o, name, JSON_REQUIRED, &text, e) < 0)
-		return -EPROTO;
-	if (strlen(text) >= size)
-		return err_set(e, "", EPROTO, "%s: longer than %zu bytes", name, size - 1);
-	memcpy(dst, text, strlen(text) + 1);
-	return 0;
 }
 
 static int parse_started(json_object *o, struct control_event *ev, struct err *e)

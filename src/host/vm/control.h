@@ -5,7 +5,8 @@
  *                    {"event":"ready","boot_us":N}
  *                    {"event":"exited","end":"clean","signal":N,"status":N,"why":"…","tail":"…"}
  *   guest -> boot    {"event":"ready","boot_us":N}  {"event":"exit","status":N}     (iii.control)
- *   boot -> guest    {"cmd":"shutdown"}  {"cmd":"ack"}
+ *                    {"event":"failed","message":"…"}    instead of "ready"
+ *   boot -> guest    {"cmd":"shutdown","grace_ms":N}  {"cmd":"ack"}
  *
  * One JSON object a line, ended by \n. "exited" is the last line of boot; a VM that could not be
  * started says it without "started" before. The guest's lines are hostile: short, strictly read,
@@ -27,8 +28,7 @@
 #define CONTROL_LAYERS_MAX     512	    /* text of "confined" and of "unconfined" */
 #define CONTROL_TAIL_MAX       (16u << 10)  /* text of "tail" */
 
-#define CONTROL_GUEST_SHUTDOWN "{\"cmd\":\"shutdown\"}\n"
-#define CONTROL_GUEST_ACK      "{\"cmd\":\"ack\"}\n"
+#define CONTROL_GUEST_ACK "{\"cmd\":\"ack\"}\n"
 
 /* Splits a stream into lines. Zeroed and buf_init'ed with the longest line by its user. */
 struct control_lines {
@@ -43,12 +43,14 @@ int control_feed(struct control_lines *l, const void *data, size_t len,
 enum control_guest_kind {
 	CONTROL_GUEST_READY,
 	CONTROL_GUEST_EXIT,
+	CONTROL_GUEST_FAILED, /* the agent cannot bring the guest up, and ends it */
 };
 
 struct control_guest {
 	enum control_guest_kind kind;
-	uint64_t boot_us; /* READY */
-	int status;	  /* EXIT: 0..255 */
+	uint64_t boot_us;		      /* READY */
+	int status;			      /* EXIT: 0..255 */
+	char message[CONTROL_GUEST_LINE_MAX]; /* FAILED: one line of text */
 };
 
 /* A line from the guest. -EPROTO with the reason. */

@@ -20,16 +20,16 @@
 #include "base/buf.h"
 #include "base/err.h"
 
-#define PLAN_FRAME_HDR	  4
-#define PLAN_FRAME_MAX	  (4u << 20) /* a bigger environment: the VM is not started (S300) */
-#define PLAN_ENV_MAX	  4096	     /* variables; more: the VM is not started (S300) */
-#define PLAN_DISKS_MAX	  5 /* the 8 slots of qemu's microvm less ports, network, balloon */
-#define PLAN_LABEL_MAX	  64
-#define PLAN_WORD_MAX	  16
-#define PLAN_SERIAL_MAX	  20 /* virtio-blk's own limit */
-#define PLAN_HOSTNAME_MAX 63
+#define PLAN_FRAME_HDR	     4
+#define PLAN_FRAME_MAX	     (4u << 20) /* a bigger environment: the VM is not started (S300) */
+#define PLAN_ENV_MAX	     4096	/* variables; more: the VM is not started (S300) */
+#define PLAN_DISKS_MAX	     5 /* the 8 slots of qemu's microvm less ports, network, balloon */
+#define PLAN_LABEL_MAX	     64
+#define PLAN_WORD_MAX	     16
+#define PLAN_SERIAL_MAX	     20 /* virtio-blk's own limit */
+#define PLAN_HOSTNAME_MAX    63
 #define PLAN_KERNEL_ARGS_MAX 512 /* longer: the VM is not started (S300) */
-#define PLAN_CMDLINE_MAX  2047 /* the kernel's own limit (COMMAND_LINE_SIZE on x86 less the NUL) */
+#define PLAN_CMDLINE_MAX     2047 /* the kernel's own limit (COMMAND_LINE_SIZE on x86 less the NUL) */
 
 /* Where __vm-boot finds its descriptors. */
 enum plan_fd {

@@ -30,6 +30,7 @@
 #include "host/image/image.h"
 #include "host/progress.h"
 #include "host/run_options.h"
+#include "host/sandbox/lang.h"
 #include "host/sandbox/sandbox.h"
 #include "host/stdio.h"
 #include "host/verbs.h"
@@ -76,43 +77,21 @@ static void stop(struct run *run)
 
 /* --- what to run --- */
 
-/* Contract §1.7: interpreter and file of a language; aliases kept, case-sensitive. */
-static const char *interpreter_of(const char *lang, const char **ret_file)
-{
-	static const struct {
-		const char *lang, *program, *file;
-	} rows[] = {
-		{"node", "node", "/tmp/run.js"},
-		{"js", "node", "/tmp/run.js"},
-		{"javascript", "node", "/tmp/run.js"},
-		{"python", "python3", "/tmp/run.py"},
-		{"py", "python3", "/tmp/run.py"},
-		{"shell", "/bin/sh", "/tmp/run.sh"},
-		{"sh", "/bin/sh", "/tmp/run.sh"},
-	};
-
-	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-		if (str_eq(lang, rows[i].lang)) {
-			*ret_file = rows[i].file;
-			return rows[i].program;
-		}
-	}
-	*ret_file = "/tmp/run.txt";
-	return lang;
-}
-
 static int load_code(struct run *run, struct err *e)
 {
 	const struct run_options *o = run->opt;
 	const char *from = o->file;
+	struct lang lang;
 	int r;
 
 	if (o->argv) {
 		run->argv = strv_dup(o->argv);
 		return 0;
 	}
-	strv_add(&run->argv, interpreter_of(o->lang, &run->code_path));
-	strv_add(&run->argv, run->code_path);
+	lang = lang_find(o->lang);
+	run->code_path = lang.file;
+	strv_add(&run->argv, lang.program);
+	strv_add(&run->argv, lang.file);
 	if (o->code && !str_eq(o->code, "-")) {
 		run->code = xstrdup(o->code);
 		run->code_len = strlen(o->code);

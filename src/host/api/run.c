@@ -17,6 +17,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "host/api/api_priv.h"
+#include "host/sandbox/lang.h"
 
 #define RUN_FILE_MODE 0644
 
@@ -157,31 +158,13 @@ static void on_created(struct pool_entry *x, const struct err *why, const char *
 
 /* --- the request --- */
 
-/* The interpreter of a language and its file; names are taken as they are, case and all. */
-static void choose_program(struct run *run, const char *lang)
+static void choose_program(struct run *run, const char *name)
 {
-	static const struct {
-		const char *lang, *program, *file;
-	} rows[] = {
-		{"node", "node", "/tmp/run.js"},
-		{"js", "node", "/tmp/run.js"},
-		{"javascript", "node", "/tmp/run.js"},
-		{"python", "python3", "/tmp/run.py"},
-		{"py", "python3", "/tmp/run.py"},
-		{"shell", "/bin/sh", "/tmp/run.sh"},
-		{"sh", "/bin/sh", "/tmp/run.sh"},
-	};
+	struct lang lang = lang_find(name);
 
-	run->code.path = "/tmp/run.txt";
-	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-		if (str_eq(lang, rows[i].lang)) {
-			lang = rows[i].program;
-			run->code.path = rows[i].file;
-			break;
-		}
-	}
-	strv_add(&run->spec.argv, lang);
-	strv_add(&run->spec.argv, run->code.path);
+	run->code.path = lang.file;
+	strv_add(&run->spec.argv, lang.program);
+	strv_add(&run->spec.argv, lang.file);
 }
 
 static int read_file(json_object *o, struct run_file *f, struct err *e)

@@ -23,14 +23,13 @@
 #include "base/utf8.h"
 #include "host/api/api_priv.h"
 #include "host/bus/channel.h"
-#include "mux/mux.h"
 
 #define INLINE_MAX	  (1u << 20) /* a file of that size or more has no `body` */
 #define FS_READ_STALL_MS  (10 * 60 * 1000)
 #define FS_READ_CREATE_MS 30000 /* for the engine to make a channel; then S216 */
 #define FRAMES_BUFFERED	  64	/* by the engine, asked for */
 /* Beyond the ceiling: what is under way when the guest is paused. */
-#define COLLECT_SLACK (MUX_WINDOW_MAX + (256u << 10))
+#define COLLECT_SLACK (GUEST_READ_LATE_MAX + (256u << 10))
 
 enum phase {
 	HEAD,

@@ -16,6 +16,7 @@
 #include <uv.h>
 
 #include "base/err.h"
+#include "mux/mux.h"
 
 struct guest;
 struct guest_call; /* one operation under way */
@@ -134,4 +135,6 @@ struct guest_read_callbacks {
 };
 int guest_read(struct guest *g, const char *path, const struct guest_read_callbacks *cb, void *user,
 	struct guest_call **ret, struct err *e);
+/* What may still come after guest_read_pause(): the bytes under way, which the window bounds. */
+#define GUEST_READ_LATE_MAX MUX_WINDOW_MAX
 void guest_read_pause(struct guest_call *c, bool paused);

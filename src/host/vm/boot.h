@@ -11,8 +11,9 @@
 
 #define BOOT_ENTRY "__vm-boot" /* argv[1] of such a process; argv[2] is a label for `ps` */
 
-#define BOOT_GRACE_KEPT 4 /* so much of a shutdown's grace is for the guest's sync and its leave   \
-			   */
+#define BOOT_GRACE_KEPT                                                                            \
+	4 /* so much of a shutdown's grace is for the guest's sync and its leave                   \
+	   */
 #define BOOT_POWER_OFF_MS 30000 /* the guest said it would leave and has not: it is killed */
 
 /* main() of such a process; returns its exit status. */

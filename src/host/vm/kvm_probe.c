@@ -174,7 +174,8 @@ void kvm_probe_judge(struct kvm_probe *p, uint32_t best_us, const char *failed_c
 		p->verdict = KVM_SLOW;
 		err_set(&p->why, "S300", ENOTSUP,
 			"/dev/kvm is there, but emulates: a loop of 20,000 turns took %u us, "
-			"hardware needs less than %d us",
+			"hardware needs less than %d us (inside a virtual machine, nested "
+			"virtualisation has to be switched on at its host)",
 			best_us, KVM_PROBE_SLOW_US);
 	} else {
 		p->verdict = KVM_USABLE;

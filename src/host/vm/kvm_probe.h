@@ -11,8 +11,9 @@
 #include "base/err.h"
 
 #define KVM_PROBE_SLOW_US 5000 /* a best run longer than this: not usable */
-#define KVM_PROBE_RUNS	  3 /* at most; 1 where III_SANDBOX_KERNEL names a kernel for slow ones too \
-			     */
+#define KVM_PROBE_RUNS                                                                             \
+	3 /* at most; 1 where III_SANDBOX_KERNEL names a kernel for slow ones too                  \
+	   */
 #define KVM_PROBE_GUARD_MS 1000 /* a probe that takes longer is killed: not usable */
 
 enum kvm_verdict {

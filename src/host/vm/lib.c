@@ -108,8 +108,12 @@ char *lib_find(const char *env, const char *file, struct err *e)
 		if ((path = try_dir(system_dirs[i], file, &looked)))
 			return path;
 	}
-	err_set(e, "S300", ENOENT, "%s is not installed (looked in %s; %s=FILE names another)",
-		file, looked.data ? (char *)looked.data : "no folder", env);
+	err_set(e, "S300", ENOENT,
+		"%s is not installed: install it from your distribution, or get it with tools/%s "
+		"of "
+		"the source tree, or name the file with %s (looked in %s)",
+		file, str_starts(file, "libkrunfw") ? "fetch-libkrunfw" : "build-libkrun", env,
+		looked.data ? (char *)looked.data : "no folder");
 	return NULL;
 }
 

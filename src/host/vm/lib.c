@@ -111,7 +111,7 @@ char *lib_find(const char *env, const char *file, struct err *e)
 	err_set(e, "S300", ENOENT,
 		"%s is not installed: install it from your distribution, or get it with tools/%s "
 		"of "
-		"the source tree, or name the file with %s (looked in %s)",
+		"the source tree, or name it with %s=FILE (looked in %s)",
 		file, str_starts(file, "libkrunfw") ? "fetch-libkrunfw" : "build-libkrun", env,
 		looked.data ? (char *)looked.data : "no folder");
 	return NULL;

@@ -194,6 +194,7 @@ struct reporter {
 	struct progress_bar bar;
 	char last_stage[16];
 	uint64_t last_ms;
+	bool was_whole; /* the last line said that all bytes were there */
 };
 
 static uint64_t now_ms(void)
@@ -208,14 +209,17 @@ static void on_progress(const struct image_progress *p, void *user)
 {
 	struct reporter *rep = user;
 	bool fresh = !str_eq(rep->last_stage, p->stage);
+	bool whole = p->total_bytes && p->done_bytes == p->total_bytes && !rep->was_whole;
 	uint64_t now = now_ms();
 
 	if (!rep->options->json) {
 		progress_bar_update(p, &rep->bar);
 		return;
 	}
-	if (str_eq(p->stage, "done") || (!fresh && now - rep->last_ms < PROGRESS_MS))
+	/* The end of a stage is always told, and once. */
+	if (str_eq(p->stage, "done") || (!fresh && !whole && now - rep->last_ms < PROGRESS_MS))
 		return;
+	rep->was_whole = p->total_bytes && p->done_bytes == p->total_bytes;
 	rep->last_ms = now;
 	snprintf(rep->last_stage, sizeof(rep->last_stage), "%s", p->stage);
 

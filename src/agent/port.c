@@ -257,8 +257,12 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 		lose(p);
 	/* A host that is away is reported as ready for ever, for reading and for writing: without
 	 * this the loop would spin. */
-	else if (came == CAME_END || (stuck && came != CAME_BYTES))
+	else if (came == CAME_END || ((stuck || status < 0) && came != CAME_BYTES))
 		back_off(p);
+	/* libuv stops the watch of a descriptor with an error (a socket whose peer left bytes of
+	 * ours unread): what it held before has to be read to its end. */
+	else if (status < 0)
+		watch(p);
 }
 
 int port_start(struct port *p, uv_loop_t *loop, int fd, bool is_socket,

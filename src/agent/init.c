@@ -5,7 +5,9 @@
  *   3. base and upper disks by serial, overlay on /mnt/root (disk.c)
  *   4. the kernel's file systems inside it (mounts.c)
  *   5. that root moved over ours; what was mounted before stays beneath it, out of sight
- *   6. environment, hostname and time from the port iii.env; loopback up; limits
+ *   6. environment, hostname and time from the port iii.env
+ *   7. after "ready" was said and before the first request is looked at, while the host is still
+ *      taking that in: loopback up; limits; cgroups (main.c)
  *
  * Only steps without which nothing works are failures; the rest (hostname, clock, pid_max, lo) is
  * said on the console and left.
@@ -182,7 +184,11 @@ int init_boot(struct init_result *ret, struct err *e)
 	if (sethostname(ret->frame.hostname, strlen(ret->frame.hostname)) < 0)
 		console_say("cannot set the hostname: %s", err_str(errno));
 	set_clock(ret->frame.time_ns);
+	return 0;
+}
+
+void init_finish(void)
+{
 	loopback_up();
 	raise_pid_max();
-	return 0;
 }

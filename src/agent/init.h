@@ -14,5 +14,8 @@ struct init_result {
 	struct env_frame frame;
 };
 
-/* Does all of it. On failure ret->control_fd may be open (to say why); the caller powers off. */
+/* All that "ready" means. On failure ret->control_fd may be open (to say why); the caller powers
+ * off. */
 int init_boot(struct init_result *ret, struct err *e);
+/* What only has to be there before the first request is looked at, and may be missing: lo, pids. */
+void init_finish(void);

@@ -72,8 +72,7 @@ static void on_reaped(bool orphans, bool none_left, void *user)
 		cgroup_sweep();
 }
 
-/* What both ways of running have in common. Returns the failed step, or NULL. */
-static const char *start_service(uv_loop_t *loop, const struct serve_config *config, int cgroup_fd)
+static void start_cgroups(int cgroup_fd)
 {
 	int r = cgroup_start(cgroup_fd);
 
@@ -81,6 +80,12 @@ static const char *start_service(uv_loop_t *loop, const struct serve_config *con
 		console_say("no cgroups for programs (%s): a deadline kills only their process "
 			    "group",
 			err_str(r));
+}
+
+/* What both ways of running have in common. Returns the failed step, or NULL. Nothing of it serves
+ * before the loop runs. */
+static const char *start_service(uv_loop_t *loop, const struct serve_config *config)
+{
 	drain_start(loop);
 	reap_on_round(on_reaped, NULL);
 	if (spawn_start() < 0)
@@ -124,8 +129,8 @@ _Noreturn static void run_as_init(void)
 	if (uv_loop_init(&loop) < 0)
 		fail_boot(boot.control_fd, "cannot make an event loop");
 	poweroff_init(&loop, boot.upper_fd);
-	failed = start_service(&loop,
-		&(struct serve_config){.fd = boot.agent_fd, .env = boot.frame.env}, boot.cgroup_fd);
+	failed = start_service(
+		&loop, &(struct serve_config){.fd = boot.agent_fd, .env = boot.frame.env});
 	if (!failed && control_start(&loop, boot.control_fd, on_command) < 0)
 		failed = "listen on the port iii.control";
 	if (failed) {
@@ -133,6 +138,8 @@ _Noreturn static void run_as_init(void)
 		fail_boot(boot.control_fd, e.text);
 	}
 	control_say_ready(hello_boot_us());
+	init_finish();
+	start_cgroups(boot.cgroup_fd);
 	for (;;)
 		uv_run(&loop, UV_RUN_DEFAULT);
 }
@@ -220,13 +227,12 @@ static int run_for_test(int fd, const char *env_file, const char *cgroup)
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
 	if (chdir("/") < 0 || uv_loop_init(&t.loop) < 0)
 		return 1;
-	failed = start_service(&t.loop,
-		&(struct serve_config){.fd = fd,
-			.is_socket = true,
-			.env = frame.env,
-			.on_lost = on_peer_gone,
-			.user = &t},
-		cgroup_fd);
+	start_cgroups(cgroup_fd);
+	failed = start_service(&t.loop, &(struct serve_config){.fd = fd,
+						.is_socket = true,
+						.env = frame.env,
+						.on_lost = on_peer_gone,
+						.user = &t});
 	if (failed) {
 		fprintf(stderr, "sandbox-agent: cannot %s\n", failed);
 		return 1;

@@ -1,7 +1,7 @@
 /* System calls: what libkrun needs and no more, or for a program what no VMM needs.
  *
  * The filters are built here as BPF, for the running process: its pid is in them. There is no
- * library in between (docs/decisions/0003): a filter is two instructions a system call, and a few
+ * library in between (docs/decisions/0005): a filter is two instructions a system call, and a few
  * with their arguments looked at.
  *
  * KRUN is an allowlist. It was learned from libkrun 1.19.7 at work and widened by what its runtime

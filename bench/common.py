@@ -106,7 +106,7 @@ class PlainVM:
         return subprocess.Popen([
             "qemu-system-x86_64", "-M", "microvm,pit=on,pic=on,rtc=on,isa-serial=off,acpi=off,pcie=off,"
             "usb=off,x-option-roms=off,graphics=off", "-accel", "tcg,thread=single,tb-size=256",
-            "-cpu", "max,-svm", "-m", "512M", "-smp", "1",
+            "-cpu", "max,-svm,-erms,-fsrm", "-m", "512M", "-smp", "1",
             "-global", "virtio-mmio.force-legacy=false", "-nodefaults", "-no-user-config",
             "-display", "none", "-no-reboot", "-kernel", kernel, "-append", cmdline,
             "-drive", f"if=none,id=d,file={disk},format=raw,readonly=on,file.locking=off",

@@ -104,14 +104,12 @@ int guest_hello(struct guest *g,
 
 /* --- files (src/agent/fs_write.c, fs_read.c; sandbox contract §5.7, §5.8) --- */
 
-/* Writes one file from memory; `data` is copied. */
 struct guest_write_req {
 	const char *path; /* absolute */
 	uint32_t mode;	  /* <= 07777 */
 	bool parents;	  /* make missing folders with 0755 */
 };
-typedef void (*guest_write_done)(uint64_t bytes_written, const struct err *why, void *user);
-/* The streaming form: feed with guest_write_data (same rules as guest_exec_stdin), then _end. */
+/* Writes one file: feed with guest_write_data (same rules as guest_exec_stdin), then _end. */
 struct guest_write_callbacks {
 	void (*on_ready)(struct guest_call *c, void *user); /* room for more; may be NULL */
 	/* why == NULL is success. */

@@ -21,10 +21,12 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <uv.h>
 
 #include "base/err.h"
+#include "wire/worker.h"
 
 #define VM_BOOT_TIMEOUT_MS 30000 /* no agent after this: the VM is killed and reported (S300) */
 #define VM_CONSOLE_TAIL	   4096	 /* bytes of console kept for reports … */
@@ -45,6 +47,14 @@ enum vm_tier {
 	VM_TIER_EMULATED,
 };
 
+/* A network for the guest: outbound only (net.h). */
+struct vm_net {
+	/* Ports of this host that the guest may reach, at its gateway or at any other address of
+	 * this host; UDP and TCP. Everything else of the host is refused. */
+	const uint16_t *host_ports;
+	size_t n_host_ports;
+};
+
 /* What to boot. Strings and descriptors are borrowed until vm_start returns. */
 struct vm_spec {
 	const char *label; /* shown as the only argument of __vm-boot: [A-Za-z0-9._-]{1,64} */
@@ -56,6 +66,27 @@ struct vm_spec {
 	char *const *env;	  /* base environment of every exec: NAME=value, NULL-terminated */
 	const char *hostname;	  /* NULL: "sandbox" */
 	uint32_t boot_timeout_ms; /* 0: VM_BOOT_TIMEOUT_MS */
+	const struct vm_net *net; /* NULL: the guest has no network at all */
+	/* A worker VM: after "ready" the guest provisions and runs this by itself (wire/worker.h),
+	 * and powers off when it ends. NULL: the guest waits for calls. */
+	const struct worker_job *worker;
+	int source_fd;	   /* read only with `worker`: EROFS disk with its source, read-only */
+	bool nested_virt;  /* the guest may itself run VMs, where the backend can */
+	bool hyperthreads; /* two vCPUs a core, where the backend can */
+};
+
+/* How far a worker VM's guest is. */
+enum vm_phase {
+	VM_PHASE_SYNC,
+	VM_PHASE_SETUP,
+	VM_PHASE_INSTALL,
+	VM_PHASE_RUN, /* the worker's own command is running */
+};
+
+/* Where a piece of a VM's log comes from. */
+enum vm_stream {
+	VM_STREAM_CONSOLE, /* the guest: kernel, agent, worker */
+	VM_STREAM_HOST,	   /* the VMM, its supervisor and network helper */
 };
 
 /* Why the VM is no more. */
@@ -79,6 +110,13 @@ struct vm_exit {
 
 struct vm_callbacks {
 	void (*on_ready)(struct vm *vm, void *user);
+	/* A worker VM's guest begins a phase; after on_ready. May be NULL. */
+	void (*on_phase)(struct vm *vm, enum vm_phase phase, void *user);
+	/* Everything that guest and VMM print, as it comes, to the last byte before on_exit. NULL:
+	 * only the tail for reports is kept. A receiver that is slow slows the guest's console
+	 * down, it loses nothing. */
+	void (*on_log)(
+		struct vm *vm, enum vm_stream stream, const void *data, size_t len, void *user);
 	/* The last callback of a VM: every process of it is gone. */
 	void (*on_exit)(struct vm *vm, const struct vm_exit *x, void *user);
 };
@@ -94,6 +132,10 @@ int vm_take_agent_fd(struct vm *vm);
 
 enum vm_tier vm_tier(const struct vm *vm);
 const char *vm_backend_name(const struct vm *vm); /* "krun" or "qemu" */
+/* The supervisor's process id, for records; 0 when it is gone. */
+int vm_pid(const struct vm *vm);
+/* CLOCK_MONOTONIC in ms when payload last went over the guest's network; 0: never, or none. */
+uint64_t vm_net_active_ms(const struct vm *vm);
 
 /* Asks the agent to sync and power off; after grace_ms the VM is killed. on_exit follows. */
 void vm_shutdown(struct vm *vm, uint32_t grace_ms);

@@ -1,0 +1,59 @@
+/* logs - what one worker VM printed, in segments on disk, written by one and read by many (worker
+ * VM specification §6).
+ *
+ * Folder log/: files named by the 20-digit offset where they begin, each with the JSON lines that
+ * are sent on a channel. A segment ends at LOGS_SEGMENT_MAX bytes; the oldest goes when there are
+ * more than LOGS_SEGMENTS_MAX. Offsets count the raw bytes that guest and VMM printed.
+ *
+ * A log outlives its VM and the daemon. Memory is bounded by one unfinished line a stream; a reader
+ * holds one descriptor and one line. A write error (disk full) drops records, never blocks the VM;
+ * one record tells the loss when there is room again.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "wire/logrec.h"
+
+#define LOGS_SEGMENT_MAX  (4u << 20)
+#define LOGS_SEGMENTS_MAX 4
+#define LOGS_TAIL_MS	  1000 /* an unfinished line is given out after this silence */
+
+struct logs;
+
+/* Opens the folder `log` below vm_dir, made if missing; a torn last line is cut off. `instance` is
+ * the boot whose records are in it. S504. */
+int logs_open(int vm_dirfd, uint64_t instance, struct logs **ret, struct err *e);
+/* Removes every record and begins at 0 for a new boot. Readers end. */
+int logs_restart(struct logs *l, uint64_t instance, struct err *e);
+void logs_free(struct logs *l); /* NULL allowed; readers must be gone */
+
+/* Bytes as they come; now_ms: wall clock. Never fails for the caller. */
+void logs_add(
+	struct logs *l, enum log_stream stream, const void *data, size_t len, uint64_t now_ms);
+/* A line of our own on the stream "host". */
+void logs_say(struct logs *l, uint64_t now_ms, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+/* Gives out unfinished lines that are older than LOGS_TAIL_MS, by now_ms; call it once a second. */
+void logs_tick(struct logs *l, uint64_t now_ms);
+/* The VM has ended and all it printed was added: flushes; readers that follow will end. */
+void logs_end(struct logs *l, uint64_t now_ms);
+
+/* --- reading --- */
+
+struct logs_reader;
+
+/* Positions by the specification's table §6.3. follow false: ends at what is there now. Bound to
+ * the present boot: a logs_restart ends it. `wake` is called (from logs_add, logs_end,
+ * logs_restart) when a reader that had nothing may have something. */
+struct logs_reader *logs_reader_new(
+	struct logs *l, uint64_t cursor, bool follow, void (*wake)(void *user), void *user);
+void logs_reader_free(struct logs_reader *r); /* NULL allowed */
+
+/* The next record's JSON text (not NUL-terminated, without \n), valid until the next call. 1; 0
+ * when there is none now (wake follows); -ENODATA at the end; another negative errno: cannot be
+ * read. A reader that rotation has overtaken goes on at the oldest kept record. */
+int logs_reader_next(struct logs_reader *r, const char **ret, size_t *ret_len);

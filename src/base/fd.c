@@ -141,7 +141,8 @@ int fd_slurp_at(int dirfd, const char *path, size_t max, char **ret, size_t *ret
 	return 0;
 }
 
-int fd_publish_at(int dirfd, const char *name, const void *data, size_t len, mode_t mode)
+int fd_publish_filled_at(int dirfd, const char *name, mode_t mode,
+	int (*fill)(int fd, const void *user), const void *user)
 {
 	cleanup_free char *temp = NULL;
 	cleanup_fd int dir = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -157,7 +158,7 @@ int fd_publish_at(int dirfd, const char *name, const void *data, size_t len, mod
 	fd = openat(dir, temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
 	if (fd < 0)
 		return -errno;
-	r = fd_write_all(fd, data, len);
+	r = fill(fd, user);
 	if (r == 0 && (fsync(fd) < 0 || renameat(dir, temp, dir, name) < 0))
 		r = -errno;
 	if (r < 0) {
@@ -165,6 +166,25 @@ int fd_publish_at(int dirfd, const char *name, const void *data, size_t len, mod
 		return r;
 	}
 	return fsync(dir) < 0 ? -errno : 0;
+}
+
+struct piece {
+	const void *data;
+	size_t len;
+};
+
+static int fill_piece(int fd, const void *user)
+{
+	const struct piece *p = user;
+
+	return fd_write_all(fd, p->data, p->len);
+}
+
+int fd_publish_at(int dirfd, const char *name, const void *data, size_t len, mode_t mode)
+{
+	const struct piece p = {data, len};
+
+	return fd_publish_filled_at(dirfd, name, mode, fill_piece, &p);
 }
 
 /* Copies the data between two offsets with read and write. */

@@ -44,6 +44,9 @@ int fd_slurp_at(int dirfd, const char *path, size_t max, char **ret, size_t *ret
 /* Writes a file so that it is either absent, old or complete whatever happens: temporary name in
  * the same directory, fsync, rename, fsync of the directory. */
 int fd_publish_at(int dirfd, const char *name, const void *data, size_t len, mode_t mode);
+/* The same with what `fill` writes to the file; its negative errno comes back. */
+int fd_publish_filled_at(int dirfd, const char *name, mode_t mode,
+	int (*fill)(int fd, const void *user), const void *user);
 
 /* Copies src to dst from offset 0, holes kept: FICLONE where the file system can, else data runs
  * only. dst ends up with src's size. */

@@ -24,6 +24,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -35,7 +36,8 @@
 
 #define NOTE_XEN_PHYS32 18
 #define NOTE_NAME	"Xen"
-#define ELF_DATA_OFFSET 4096
+#define ELF_DATA_OFFSET KERNEL_HEAD_BYTES
+#define PIECE_BYTES	(1u << 20)
 #define ELF_PHDRS_MAX	64
 #define NOTES_MAX	(64u << 10)
 #define KRUNFW_ENV	"III_SANDBOX_LIBKRUNFW"
@@ -85,6 +87,18 @@ static bool read_note(const uint8_t *p, size_t left, struct xen_note *ret)
 	return true;
 }
 
+/* The image is a mapping of the library's file that nobody writes to: pages that were looked at
+ * need not stay in our memory, or the daemon would grow by the kernel's 20 MiB. */
+static void give_back(const struct kernel_image *img, size_t from, size_t to)
+{
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+	uintptr_t begin = ((uintptr_t)img->data + from + page - 1) & ~(page - 1);
+	uintptr_t end = ((uintptr_t)img->data + to) & ~(page - 1);
+
+	if (img->mapped && end > begin)
+		madvise((void *)begin, end - begin, MADV_DONTNEED); /* if not, it only stays */
+}
+
 static int find_note(const struct kernel_image *img, struct xen_note *ret, struct err *e)
 {
 	struct xen_note n;
@@ -96,6 +110,8 @@ static int find_note(const struct kernel_image *img, struct xen_note *ret, struc
 			*ret = n;
 			found++;
 		}
+		if (at % PIECE_BYTES == 0 && at)
+			give_back(img, at - PIECE_BYTES, at);
 	}
 	if (found != 1)
 		return err_set(e, "S300", EINVAL,
@@ -120,9 +136,9 @@ struct elf_head {
 };
 _Static_assert(sizeof(struct elf_head) <= ELF_DATA_OFFSET, "headers fit in front of the data");
 
-int kernel_wrap_elf(const struct kernel_image *img, struct buf *out, struct err *e)
+int kernel_elf_head(
+	const struct kernel_image *img, uint8_t ret[static KERNEL_HEAD_BYTES], struct err *e)
 {
-	static const uint8_t zeros[ELF_DATA_OFFSET];
 	struct elf_head h = {
 		.eh = {.e_ident = {ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64, ELFDATA2LSB,
 			       EV_CURRENT},
@@ -162,10 +178,8 @@ int kernel_wrap_elf(const struct kernel_image *img, struct buf *out, struct err 
 		return r;
 	h.ph[1].p_filesz = h.ph[1].p_memsz =
 		sizeof(h.note.hdr) + sizeof(h.note.name) + h.note.hdr.n_descsz;
-	if ((r = buf_add(out, &h, sizeof(h))) < 0 ||
-		(r = buf_add(out, zeros, ELF_DATA_OFFSET - sizeof(h))) < 0 ||
-		(r = buf_add(out, img->data, img->size)) < 0)
-		return err_set(e, "S300", r, "no memory for a kernel of %zu bytes", img->size);
+	memset(ret, 0, KERNEL_HEAD_BYTES);
+	memcpy(ret, &h, sizeof(h));
 	return 0;
 }
 
@@ -229,20 +243,37 @@ int kernel_check_elf(int fd, const char *name, bool *ret_pvh, struct err *e)
 
 /* --- libkrunfw --- */
 
+struct entry {
+	const struct kernel_image *img;
+	uint8_t head[KERNEL_HEAD_BYTES];
+	size_t head_len;
+};
+
+static int fill_entry(int fd, const void *user)
+{
+	const struct entry *entry = user;
+	int r = fd_write_all(fd, entry->head, entry->head_len);
+
+	for (size_t at = 0, n; r == 0 && at < entry->img->size; at += n) {
+		n = MIN(entry->img->size - at, (size_t)PIECE_BYTES);
+		r = fd_write_all(fd, entry->img->data + at, n);
+		give_back(entry->img, at, at + n);
+	}
+	return r;
+}
+
 /* Writes the library's kernel into the cache folder. */
 static int publish(int dir, const char *name, const struct kernel_image *img, struct err *e)
 {
-	cleanup_buf struct buf elf;
+	struct entry entry = {.img = img};
 	int r;
 
-	buf_init(&elf, KERNEL_SIZE_MAX + ELF_DATA_OFFSET);
-	if (OWN_FORMAT == PLAN_KERNEL_RAW)
-		r = buf_add(&elf, img->data, img->size);
-	else
-		r = kernel_wrap_elf(img, &elf, e);
-	if (r < 0)
-		return r;
-	r = fd_publish_at(dir, name, elf.data, elf.len, 0600);
+	if (OWN_FORMAT == PLAN_KERNEL_ELF) {
+		if ((r = kernel_elf_head(img, entry.head, e)) < 0)
+			return r;
+		entry.head_len = KERNEL_HEAD_BYTES;
+	}
+	r = fd_publish_filled_at(dir, name, 0600, fill_entry, &entry);
 	return r < 0 ? err_set(e, "S300", r, "cannot write the kernel to the cache: %s", err_str(r))
 		     : 0;
 }
@@ -250,7 +281,7 @@ static int publish(int dir, const char *name, const struct kernel_image *img, st
 static int extract(const char *lib, int dir, const char *name, struct err *e)
 {
 	char *(*get_kernel)(uint64_t * load, uint64_t * entry, size_t * size);
-	struct kernel_image img;
+	struct kernel_image img = {.mapped = true};
 	void *h = dlopen(lib, RTLD_LAZY | RTLD_LOCAL);
 	int r;
 

@@ -33,13 +33,18 @@ struct kernel_image {
 	size_t size;
 	uint64_t load;	/* physical address of data[0] */
 	uint64_t entry; /* 64-bit entry point */
+	bool mapped; /* `data` is the unchanged mapping of a file: its pages come back by themselves
+		      */
 };
 
-/* The image as an ELF file: one loadable segment at its physical address, e_entry for libkrun, and
- * a copy of the kernel's own PVH note (the address of its 32-bit entry), which qemu wants. Fails
- * with -EINVAL when the note is missing, doubled, or names an address outside the image: then the
- * kernel is not one that qemu could boot and this program was not made for it. */
-int kernel_wrap_elf(const struct kernel_image *img, struct buf *out, struct err *e);
+#define KERNEL_HEAD_BYTES 4096
+
+/* What comes before the image in an ELF file: one loadable segment at its physical address, e_entry
+ * for libkrun, and a copy of the kernel's own PVH note (the address of its 32-bit entry), which
+ * qemu wants. Fails with -EINVAL when the note is missing, doubled, or names an address outside the
+ * image: then the kernel is not one that qemu could boot and this program was not made for it. */
+int kernel_elf_head(
+	const struct kernel_image *img, uint8_t ret[static KERNEL_HEAD_BYTES], struct err *e);
 
 /* Is it an ELF kernel of this machine? 0 and *ret_pvh, or -EINVAL with what is wrong. */
 int kernel_check_elf(int fd, const char *name, bool *ret_pvh, struct err *e);

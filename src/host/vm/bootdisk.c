@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "base/fd.h"
 #include "base/mem.h"
@@ -26,11 +27,13 @@ extern const uint8_t bootdisk_end[] __attribute__((visibility("hidden")));
  * is read-only for a read-only disk. */
 static int open_embedded(struct err *e)
 {
-	cleanup_fd int sealed =
-		fd_sealed("boot.erofs", bootdisk_data, (size_t)(bootdisk_end - bootdisk_data));
+	size_t len = (size_t)(bootdisk_end - bootdisk_data);
+	cleanup_fd int sealed = fd_sealed("boot.erofs", bootdisk_data, len);
 	char path[48];
 	int fd;
 
+	/* It is read once: the daemon need not stay larger by these pages of the program's file. */
+	madvise((void *)(uintptr_t)bootdisk_data, len & ~(size_t)4095, MADV_DONTNEED);
 	if (sealed < 0)
 		return err_set(e, "S300", sealed, "boot disk: %s", err_str(sealed));
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", sealed);

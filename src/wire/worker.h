@@ -19,6 +19,7 @@
 
 #define WORKER_DIGEST_LEN 64
 #define WORKER_SCRIPT_MAX 65536 /* bytes of one script; a manifest has no more either */
+#define WORKER_NAME_MAX	  256	/* bytes; a longer name is refused */
 
 enum worker_kind {
 	WORKER_LOCAL,  /* host artefacts are not in the source and stay in the guest */
@@ -30,6 +31,7 @@ struct worker_job {
 	char *name;
 	char *setup, *install; /* NULL: there is none */
 	char *run;	       /* one string for /bin/sh -c */
+	/* "" only where there is no such script. */
 	char setup_digest[WORKER_DIGEST_LEN + 1], install_digest[WORKER_DIGEST_LEN + 1];
 	char source_digest[WORKER_DIGEST_LEN + 1]; /* bundle: of the package; local: "" */
 	uint64_t memory_max_bytes; /* of the worker and all it starts; 0: no limit */
@@ -38,6 +40,10 @@ struct worker_job {
 
 /* Frees what the job owns and zeroes it. */
 void worker_job_done(struct worker_job *j);
+
+/* What worker_job_from_json checks: names and scripts are there and of legal length, digests are
+ * lower-case hex. -EINVAL or -E2BIG with the member's name. */
+int worker_job_check(const struct worker_job *j, struct err *e);
 
 /* A new object. */
 json_object *worker_job_to_json(const struct worker_job *j);

@@ -17,8 +17,7 @@
 /* Data that comes in pieces of at least this size is written from where it lies. */
 #define DIRECT_MIN (32u << 10)
 
-/* An unnamed file in the folder; where the file system has none such, one that loses its name. */
-static int scratch_file(int dirfd)
+int body_scratch_file(int dirfd)
 {
 	int fd = openat(dirfd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 	uint64_t tag;
@@ -39,8 +38,8 @@ static int scratch_file(int dirfd)
 int body_sink_open(struct body_sink *s, int scratch_dirfd, struct err *e)
 {
 	*s = BODY_SINK_INIT;
-	s->data_fd = scratch_file(scratch_dirfd);
-	s->tail_fd = s->data_fd < 0 ? s->data_fd : scratch_file(scratch_dirfd);
+	s->data_fd = body_scratch_file(scratch_dirfd);
+	s->tail_fd = s->data_fd < 0 ? s->data_fd : body_scratch_file(scratch_dirfd);
 	if (s->tail_fd < 0) {
 		int r = s->tail_fd;
 

@@ -26,6 +26,10 @@ struct body_sink {
 /* Zeroed and with -1 as descriptors a sink is valid for body_sink_done. */
 #define BODY_SINK_INIT ((struct body_sink){.data_fd = -1, .tail_fd = -1})
 
+/* An unnamed file in the folder, open for reading and writing; where the file system has none such,
+ * one that lost its name. Negative errno. */
+int body_scratch_file(int dirfd);
+
 int body_sink_open(struct body_sink *s, int scratch_dirfd, struct err *e);
 void body_sink_done(struct body_sink *s);
 /* Writes what is buffered and gives the buffers back; the descriptors can be read from then on. */

@@ -58,7 +58,7 @@ static void test_cannot_start(void **state)
 	(void)state;
 	run(&r, &steady, "cannot_start", 0);
 	assert_false(r.ready);
-	expect(&r, VM_END_GUEST_CRASH, 0, 0,
+	expect(&r, VM_END_GUEST_CRASH, SIGKILL, 0,
 		"the guest could not start: cannot mount?the base disk");
 	assert_string_equal(r.tail, "console: something about disks\n");
 }
@@ -90,9 +90,9 @@ static void test_failures(void **state)
 		{"exit0", VM_END_GUEST_CRASH, 0, 0, "while booting",
 			"console: Kernel panic - not syncing\n"},
 		{"exit0_running", VM_END_GUEST_CRASH, 0, 0, "while running", ""},
-		{"bad_line", VM_END_GUEST_CRASH, 0, 0, "boot_us", ""},
-		{"long_line", VM_END_GUEST_CRASH, 0, 0, "512 bytes", ""},
-		{"many_lines", VM_END_GUEST_CRASH, 0, 0, "64 lines", ""},
+		{"bad_line", VM_END_GUEST_CRASH, SIGKILL, 0, "boot_us", ""},
+		{"long_line", VM_END_GUEST_CRASH, SIGKILL, 0, "512 bytes", ""},
+		{"many_lines", VM_END_GUEST_CRASH, SIGKILL, 0, "64 lines", ""},
 	};
 
 	(void)state;
@@ -112,7 +112,7 @@ static void test_boot_timeout(void **state)
 	(void)state;
 	run(&r, &steady, "silent", 100);
 	assert_false(r.ready);
-	expect(&r, VM_END_BOOT_TIMEOUT, 0, 0, "within 100 ms");
+	expect(&r, VM_END_BOOT_TIMEOUT, SIGKILL, 0, "within 100 ms");
 	assert_string_equal(r.tail, "console: Booting\nconsole: still booting\n");
 }
 
@@ -123,7 +123,7 @@ static void test_deaf(void **state)
 	(void)state;
 	run(&r, &steady, "deaf", 0);
 	assert_true(r.ready);
-	expect(&r, VM_END_STOPPED, 0, 0, "did not leave");
+	expect(&r, VM_END_STOPPED, SIGKILL, 0, "did not leave");
 }
 
 static void test_kill(void **state)
@@ -132,12 +132,12 @@ static void test_kill(void **state)
 
 	(void)state;
 	run(&r, &steady, "pids", 0);
-	expect(&r, VM_END_STOPPED, 0, 0, "as asked");
+	expect(&r, VM_END_STOPPED, SIGKILL, 0, "as asked");
 	r = (struct run){0};
 	start(&r, &steady, "silent", 0);
 	vm_kill(r.vm); /* before anything was heard of it */
 	finish(&r);
-	expect(&r, VM_END_STOPPED, 0, 0, "killed");
+	expect(&r, VM_END_STOPPED, SIGKILL, 0, "killed");
 	assert_false(r.ready);
 }
 

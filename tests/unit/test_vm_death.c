@@ -42,7 +42,7 @@ static void test_kill9_boot(void **state)
 
 	(void)state;
 	run(&r, &steady, "pids", 0);
-	expect(&r, VM_END_BOOT_LOST, 0, 0, "signal 9");
+	expect(&r, VM_END_BOOT_LOST, SIGKILL, 0, "signal 9");
 	/* on_exit waited until the VMM had let go of all it had open. */
 	expect_death(vmm_pid);
 }
@@ -54,7 +54,7 @@ static void test_stopped_boot(void **state)
 
 	(void)state;
 	run(&r, &steady, "pids", 0);
-	expect(&r, VM_END_STOPPED, 0, 0, "killed");
+	expect(&r, VM_END_STOPPED, SIGKILL, 0, "killed");
 	assert_true(is_dead(boot_pid));
 	expect_death(vmm_pid);
 }
@@ -103,7 +103,7 @@ static void no_exit(struct vm *vm, const struct vm_exit *x, void *user)
 
 static void test_vm_free(void **state)
 {
-	static const struct vm_callbacks cb = {no_ready, no_exit};
+	static const struct vm_callbacks cb = {.on_ready = no_ready, .on_exit = no_exit};
 	cleanup_fd int upper = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 	cleanup_fd int base = file_of("base", "base", 4, O_RDONLY);
 	struct vm_spec s = {.label = "test",
@@ -166,7 +166,7 @@ static void test_one_disk_one_vm(void **state)
 	assert_int_equal(start_with(&b, &steady, "pids", second, 0, NULL), 0);
 	while (!b.ended)
 		uv_run(&loop, UV_RUN_ONCE);
-	expect(&b, VM_END_VMM_FAILED, 0, 0, "in use by another VM");
+	expect(&b, VM_END_VMM_FAILED, 0, 0, "another VM still uses the disk upper");
 	vm_kill(a.vm);
 	finish(&a);
 	fd_close(&b.agent);

@@ -407,7 +407,7 @@ UNUSED static void on_exit_(struct vm *vm, const struct vm_exit *x, void *user)
 	uv_close((uv_handle_t *)&r->guard, NULL);
 }
 
-static const struct vm_callbacks callbacks = {on_ready, on_exit_};
+static const struct vm_callbacks callbacks = {.on_ready = on_ready, .on_exit = on_exit_};
 
 UNUSED static int file_of(const char *name, const void *data, size_t len, int flags)
 {

@@ -9,7 +9,13 @@
  * that the death that follows is never taken for a crash.
  *
  * What the guest and the VMM print is always read, at once and to the end, and all but the last few
- * KiB is thrown away: a flood costs processor time, no memory, and never blocks the guest.
+ * KiB is thrown away: a flood costs processor time, no memory, and never blocks the guest. Where
+ * the plan names a log, all of it goes there first, chunk by chunk; a chunk that does not fit is
+ * waited for, and nothing more is read meanwhile, so the guest waits too.
+ *
+ * When the daemon dies, the control socket is at its end. A VM that keeps nothing is killed then
+ * (PR_SET_PDEATHSIG sees to it as well); the guest of one with a kept disk is asked to sync first,
+ * for BOOT_ORPHAN_MS at most, and that signal is one that can be caught.
  *
  * Under qemu the kernel may die before its first process, which is no fault of the guest (vmm.md
  * §7): such a boot is repeated once. It must not have begun to read iii.env, which the agent does
@@ -27,6 +33,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -39,12 +46,21 @@
 #include "base/utf8.h"
 #include "host/vm/confine.h"
 #include "host/vm/control.h"
+#include "host/vm/logpipe.h"
 #include "host/vm/tail.h"
 #include "host/vm/vmm.h"
 
 #define NEVER	   INT64_MAX
-#define READ_CHUNK 16384
+#define READ_CHUNK LOGPIPE_CHUNK_MAX
 #define DRAIN_MAX  64 /* chunks read of a dead VMM's pipes: more than a pipe holds */
+
+/* Within the daemon's patience after a kill (vm.c); what does not fit then is lost with it. */
+#define LOG_DRAIN_MS 3000
+
+#define ORPHAN_SIGNAL SIGHUP
+
+#define LOCK_WAIT_MS  2000
+#define LOCK_AGAIN_MS 50
 
 enum phase {
 	PHASE_BOOTING,
@@ -63,6 +79,7 @@ struct boot {
 	bool agent_open; /* PLAN_FD_AGENT is kept for a second boot */
 
 	struct tail console, messages;
+	struct logpipe_writer log;
 	struct control_lines from_daemon, from_guest;
 	unsigned guest_lines;
 	struct buf env; /* the frame for iii.env */
@@ -71,6 +88,9 @@ struct boot {
 	bool told_started;
 	bool announced; /* the guest said how it leaves */
 	int guest_status;
+	bool worker_begun; /* worker_phase is valid */
+	enum vm_phase worker_phase;
+	bool daemon_gone;
 
 	bool decided; /* we end it, for … */
 	enum vm_end end;
@@ -170,6 +190,20 @@ static void tell_guest_shutdown(struct boot *b, uint32_t grace_ms)
 		tell_guest(b, (char *)line.data);
 }
 
+/* Also once more, with less patience. */
+static void shut_down(struct boot *b, uint32_t grace_ms)
+{
+	int64_t until = now_ms() + grace_ms;
+
+	if (b->phase == PHASE_RUNNING)
+		b->phase = PHASE_STOPPING;
+	else if (until >= b->deadline_ms)
+		return;
+	b->deadline_ms = until;
+	if (b->phase == PHASE_STOPPING)
+		tell_guest_shutdown(b, grace_ms);
+}
+
 static int on_daemon_line(char *line, size_t len, void *user)
 {
 	struct boot *b = user;
@@ -182,14 +216,22 @@ static int on_daemon_line(char *line, size_t len, void *user)
 	}
 	if (c.kind == CONTROL_CMD_KILL) {
 		decide(b, VM_END_STOPPED, "the VM was killed as asked");
-	} else if (b->phase == PHASE_LEAVING) {
-		b->deadline_ms = MIN(b->deadline_ms, now_ms() + c.grace_ms);
 	} else {
-		tell_guest_shutdown(b, c.grace_ms);
-		b->phase = PHASE_STOPPING;
-		b->deadline_ms = now_ms() + c.grace_ms;
+		shut_down(b, c.grace_ms);
 	}
 	return 0;
+}
+
+/* Nobody is there to tell or to obey. */
+static void on_daemon_gone(struct boot *b)
+{
+	if (b->daemon_gone)
+		return;
+	b->daemon_gone = true;
+	if (b->phase == PHASE_BOOTING || !plan_has_kept_disk(&b->plan))
+		decide(b, VM_END_STOPPED, "the daemon is gone");
+	else
+		shut_down(b, BOOT_ORPHAN_MS);
 }
 
 static void on_guest_ready(struct boot *b, const struct control_guest *g)
@@ -201,9 +243,29 @@ static void on_guest_ready(struct boot *b, const struct control_guest *g)
 	b->phase = PHASE_RUNNING;
 	b->deadline_ms = NEVER;
 	tell_daemon(&ev);
+	/* A VMM that would rather drop what the console has no room for has to wait instead. */
+	if (b->log.fd >= 0)
+		fd_set_nonblock(b->vmm.console_guest, false);
+	fd_close(&b->vmm.console_guest);
 	/* From here on it only waits, and the guest runs code of others. */
 	confine_waiter();
 	confine_drop_code();
+}
+
+static int on_guest_phase(struct boot *b, enum vm_phase phase)
+{
+	struct control_event ev = {.kind = CONTROL_EVENT_PHASE, .phase = phase};
+
+	if (!b->plan.worker || b->phase == PHASE_BOOTING || b->announced ||
+		(b->worker_begun && phase <= b->worker_phase)) {
+		decide(b, VM_END_GUEST_CRASH,
+			"the guest broke the protocol of iii.control: a phase out of turn");
+		return -EPROTO;
+	}
+	b->worker_begun = true;
+	b->worker_phase = phase;
+	tell_daemon(&ev);
+	return 0;
 }
 
 static int on_guest_line(char *line, size_t len, void *user)
@@ -225,6 +287,8 @@ static int on_guest_line(char *line, size_t len, void *user)
 	}
 	if (g.kind == CONTROL_GUEST_READY) {
 		on_guest_ready(b, &g);
+	} else if (g.kind == CONTROL_GUEST_PHASE) {
+		return on_guest_phase(b, g.phase);
 	} else if (g.kind == CONTROL_GUEST_FAILED) {
 		/* It would end by itself, but nothing more is to be learnt from that. */
 		decide(b, VM_END_GUEST_CRASH, "the guest could not start: %s", g.message);
@@ -250,24 +314,56 @@ static void read_daemon(struct boot *b)
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
 	if (n <= 0) {
-		decide(b, VM_END_STOPPED, "the daemon is gone");
+		on_daemon_gone(b);
 		return;
 	}
 	if (control_feed(&b->from_daemon, chunk, (size_t)n, on_daemon_line, b) == -EMSGSIZE)
 		decide(b, VM_END_STOPPED, "an overlong command from the daemon");
 }
 
-/* Reads once. False when there is nothing more for now; the end of the stream closes it. */
-static bool read_stream(int *fd, struct tail *t)
+/* Reads once; the log has to be idle. False when there is nothing more for now; the end of the
+ * stream closes it. */
+static bool read_stream(struct boot *b, int *fd, struct tail *t, enum vm_stream stream)
 {
 	static char chunk[READ_CHUNK];
 	ssize_t n = *fd < 0 ? 0 : read(*fd, chunk, sizeof(chunk));
 
-	if (n > 0)
+	if (n > 0) {
 		tail_add(t, chunk, (size_t)n);
-	else if (n == 0 || (errno != EAGAIN && errno != EINTR))
+		logpipe_put(&b->log, stream, chunk, (size_t)n);
+	} else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
 		fd_close(fd);
+	}
 	return n > 0;
+}
+
+/* A line of our own for the log, when nothing waits in it. */
+static void note(struct boot *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void note(struct boot *b, const char *fmt, ...)
+{
+	char line[ERR_TEXT_MAX + 128];
+	size_t n;
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(line, sizeof(line) - 1, fmt, ap);
+	va_end(ap);
+	utf8_scrub(line);
+	n = strlen(line);
+	line[n++] = '\n';
+	if (logpipe_idle(&b->log))
+		logpipe_put(&b->log, VM_STREAM_HOST, line, n);
+}
+
+static bool read_console(struct boot *b)
+{
+	return read_stream(b, &b->vmm.console, &b->console, VM_STREAM_CONSOLE);
+}
+
+static bool read_messages(struct boot *b)
+{
+	return read_stream(b, &b->vmm.messages, &b->messages, VM_STREAM_HOST);
 }
 
 static bool read_guest(struct boot *b)
@@ -329,6 +425,9 @@ static int start(struct boot *b, struct err *e)
 		&b->plan, (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec, &b->env, e);
 	if (r == 0)
 		r = vmm_start(b->be, &b->plan, &b->vmm, e);
+	if (r == 0)
+		note(b, "the VM starts: %s, %u vCPUs, %u MiB", b->be->name, b->plan.vcpus,
+			b->plan.mem_mib);
 	return r;
 }
 
@@ -376,7 +475,8 @@ static void judge(struct boot *b, int status, struct control_event *ev)
 	char cause[128];
 
 	failure[n > 0 ? n : 0] = '\0';
-	ev->signal = WIFSIGNALED(status) && !b->decided ? WTERMSIG(status) : 0;
+	ev->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+	ev->guest_status = b->announced ? b->guest_status : -1;
 	ev->status = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 	if (b->decided) {
 		ev->end = b->end;
@@ -426,18 +526,34 @@ static void report(struct boot *b, int status)
 	control_event_done(&ev);
 }
 
+/* Waits for room in the log. A daemon that does not read has had its time in the end. */
+static void flush_log(struct boot *b, int64_t until)
+{
+	if (logpipe_flush(&b->log, (int)MAX(until - now_ms(), (int64_t)0)) < 0)
+		logpipe_writer_done(&b->log);
+}
+
+static void drain_stream(struct boot *b, bool (*read_one)(struct boot *b), int64_t until)
+{
+	flush_log(b, until);
+	for (int i = 0; i < DRAIN_MAX && read_one(b); i++)
+		flush_log(b, until);
+}
+
 /* Takes in what a dead VMM left in its pipes. */
 static void drain(struct boot *b)
 {
-	for (int i = 0; i < DRAIN_MAX && read_stream(&b->vmm.console, &b->console); i++)
-		;
-	for (int i = 0; i < DRAIN_MAX && read_stream(&b->vmm.messages, &b->messages); i++)
-		;
+	int64_t until = now_ms() + LOG_DRAIN_MS;
+
+	drain_stream(b, read_console, until);
+	drain_stream(b, read_messages, until);
 	for (int i = 0; i < DRAIN_MAX && read_guest(b); i++)
 		;
 }
 
 /* --- the loop --- */
+
+static volatile sig_atomic_t orphaned;
 
 enum slot {
 	SLOT_DAEMON,
@@ -446,15 +562,18 @@ enum slot {
 	SLOT_REPORT,
 	SLOT_GUEST,
 	SLOT_ENV,
+	SLOT_LOG,
 	SLOT_COUNT,
 };
 
 static void wait_once(struct boot *b)
 {
+	const bool idle = logpipe_idle(&b->log), deaf = b->decided || b->daemon_gone;
 	struct pollfd p[SLOT_COUNT] = {
-		[SLOT_DAEMON] = {.fd = b->decided ? -1 : PLAN_FD_CONTROL, .events = POLLIN},
-		[SLOT_CONSOLE] = {.fd = b->vmm.console, .events = POLLIN},
-		[SLOT_MESSAGES] = {.fd = b->vmm.messages, .events = POLLIN},
+		[SLOT_DAEMON] = {.fd = deaf ? -1 : PLAN_FD_CONTROL, .events = POLLIN},
+		[SLOT_CONSOLE] = {.fd = idle ? b->vmm.console : -1, .events = POLLIN},
+		[SLOT_MESSAGES] = {.fd = idle ? b->vmm.messages : -1, .events = POLLIN},
+		[SLOT_LOG] = {.fd = idle ? -1 : b->log.fd, .events = POLLOUT},
 		[SLOT_REPORT] = {.fd = b->vmm.report, .events = POLLIN},
 		[SLOT_GUEST] = {.fd = b->decided ? -1 : b->vmm.control, .events = POLLIN},
 		[SLOT_ENV] = {.fd = b->env_sent < b->env.len ? b->vmm.env : -1, .events = POLLOUT},
@@ -466,10 +585,12 @@ static void wait_once(struct boot *b)
 	sigemptyset(&none);
 	if (ppoll(p, SLOT_COUNT, b->deadline_ms == NEVER ? NULL : &t, &none) <= 0)
 		return; /* a child's end, or the deadline */
+	if (p[SLOT_LOG].revents)
+		logpipe_push(&b->log);
 	if (p[SLOT_CONSOLE].revents)
-		read_stream(&b->vmm.console, &b->console);
-	if (p[SLOT_MESSAGES].revents)
-		read_stream(&b->vmm.messages, &b->messages);
+		read_console(b);
+	if (p[SLOT_MESSAGES].revents && logpipe_idle(&b->log))
+		read_messages(b);
 	if (p[SLOT_REPORT].revents)
 		read_report(b);
 	if (p[SLOT_ENV].revents)
@@ -498,6 +619,8 @@ static int supervise(struct boot *b)
 
 	while (!vmm_ended(&b->vmm, &status)) {
 		wait_once(b);
+		if (orphaned)
+			on_daemon_gone(b);
 		if (!b->decided && b->deadline_ms != NEVER && now_ms() >= b->deadline_ms)
 			on_deadline(b);
 		release_agent(b);
@@ -517,6 +640,7 @@ static int run(struct boot *b, struct err *e)
 	if (misfired(b, status)) {
 		log_warn("the guest's kernel ended before its first process: once more",
 			"vm=%s backend=%s", b->plan.label, b->be->name);
+		note(b, "the guest's kernel ended before its first process: once more");
 		vmm_done(&b->vmm);
 		b->retried = true;
 		if ((r = start(b, e)) < 0)
@@ -534,22 +658,30 @@ static void on_child(int sig)
 	(void)sig; /* only there to end ppoll() */
 }
 
+static void on_orphaned(int sig)
+{
+	(void)sig;
+	orphaned = true;
+}
+
 static void set_signals(void)
 {
-	struct sigaction chld = {.sa_handler = on_child};
+	struct sigaction chld = {.sa_handler = on_child}, orphan = {.sa_handler = on_orphaned};
 	sigset_t set;
 
 	signal(SIGPIPE, SIG_IGN);
 	sigaction(SIGCHLD, &chld, NULL);
+	sigaction(ORPHAN_SIGNAL, &orphan, NULL);
 	sigemptyset(&set);
 	sigaddset(&set, SIGCHLD);
+	sigaddset(&set, ORPHAN_SIGNAL);
 	sigprocmask(SIG_BLOCK, &set, NULL);
 }
 
 /* Takes the plan and lets everything go that it does not name. */
 static int take_plan(struct boot *b, const struct vm_backend *const *backends, struct err *e)
 {
-	int keep[4 + PLAN_DISKS_MAX] = {PLAN_FD_CONTROL, PLAN_FD_AGENT, PLAN_FD_LIFE};
+	int keep[5 + PLAN_DISKS_MAX] = {PLAN_FD_CONTROL, PLAN_FD_AGENT, PLAN_FD_LIFE};
 	cleanup_fd int null = -1;
 	size_t n = 3;
 	int r = plan_read(STDIN_FILENO, &b->plan, e);
@@ -559,8 +691,12 @@ static int take_plan(struct boot *b, const struct vm_backend *const *backends, s
 	keep[n++] = b->plan.kernel_fd;
 	for (size_t i = 0; i < b->plan.n_disks; i++)
 		keep[n++] = b->plan.disks[i].fd;
+	if (b->plan.log_fd)
+		keep[n++] = b->plan.log_fd;
 	if ((r = confine_fds(keep, n, e)) < 0)
 		return r;
+	if (b->plan.log_fd)
+		logpipe_writer_init(&b->log, b->plan.log_fd);
 	/* The plan's text is not for the VMM. */
 	null = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	if (null < 0 || dup2(null, STDIN_FILENO) < 0)
@@ -577,17 +713,56 @@ static int take_plan(struct boot *b, const struct vm_backend *const *backends, s
 			       b->plan.backend);
 }
 
+/* A kept disk may still be held by a VM that is about to be gone. -EWOULDBLOCK: it is not. */
+static int lock_disk(const struct plan_disk *d)
+{
+	int64_t until = now_ms() + (d->throwaway ? 0 : LOCK_WAIT_MS);
+	/* Before "ready" the daemon says nothing but to kill it. */
+	struct pollfd daemon = {.fd = PLAN_FD_CONTROL, .events = POLLIN};
+
+	while (flock(d->fd, LOCK_EX | LOCK_NB) < 0) {
+		if (errno != EWOULDBLOCK || now_ms() >= until)
+			return -errno;
+		if (poll(&daemon, 1, LOCK_AGAIN_MS) > 0)
+			return -ECANCELED;
+	}
+	return 0;
+}
+
 /* One VM a disk: the lock belongs to the open file, which the VMM inherits, and so lasts as long as
  * anything of the VM does. */
 static int lock_disks(const struct plan *p, struct err *e)
 {
 	for (size_t i = 0; i < p->n_disks; i++) {
-		if (p->disks[i].readonly)
+		const struct plan_disk *d = &p->disks[i];
+		char path[64], name[512];
+		ssize_t n;
+		int r = d->readonly ? 0 : lock_disk(d);
+
+		if (r == 0)
 			continue;
-		if (flock(p->disks[i].fd, LOCK_EX | LOCK_NB) < 0)
-			return err_set(e, "S300", errno, "the disk %s %s", p->disks[i].role,
-				errno == EWOULDBLOCK ? "is in use by another VM" : err_str(errno));
+		snprintf(path, sizeof(path), "/proc/self/fd/%d", d->fd);
+		n = readlink(path, name, sizeof(name) - 1);
+		name[n > 0 ? n : 0] = '\0';
+		if (r == -EWOULDBLOCK)
+			return err_set(e, "S300", -r, "another VM still uses the disk %s (%s)",
+				d->role, name);
+		if (r == -ECANCELED)
+			return err_set(e, "S300", -r,
+				"the VM was killed while it waited for the disk %s (%s), which "
+				"another VM uses",
+				d->role, name);
+		return err_set(e, "S300", -r, "cannot lock the disk %s (%s): %s", d->role, name,
+			err_str(r));
 	}
+	return 0;
+}
+
+/* Dies with the daemon at once, unless there is something to be saved first. */
+static int bind_to_daemon(const struct plan *p, struct err *e)
+{
+	if (plan_has_kept_disk(p) && prctl(PR_SET_PDEATHSIG, ORPHAN_SIGNAL, 0, 0, 0) < 0)
+		return err_set(e, "S300", errno, "PR_SET_PDEATHSIG: %s", err_str(errno));
 	return 0;
 }
 
@@ -595,7 +770,8 @@ int vm_boot_run(int argc, char **argv, const struct vm_backend *const *backends)
 {
 	static const char *const keep_env[] = {"SANDBOX_LOG", CONFINE_REQUIRE};
 	static struct boot b;
-	struct control_event failed = {.kind = CONTROL_EVENT_EXITED, .end = VM_END_VMM_FAILED};
+	struct control_event failed = {
+		.kind = CONTROL_EVENT_EXITED, .end = VM_END_VMM_FAILED, .guest_status = -1};
 	int r;
 
 	(void)argc;
@@ -604,18 +780,22 @@ int vm_boot_run(int argc, char **argv, const struct vm_backend *const *backends)
 	buf_init(&b.from_daemon.partial, CONTROL_GUEST_LINE_MAX);
 	buf_init(&b.from_guest.partial, CONTROL_GUEST_LINE_MAX);
 	b.vmm = VMM_INIT;
+	logpipe_writer_init(&b.log, -1);
 	set_signals();
 	if ((r = confine_self(keep_env, ARRAY_LEN(keep_env), &failed.why)) == 0 &&
 		(r = take_plan(&b, backends, &failed.why)) == 0 &&
+		(r = bind_to_daemon(&b.plan, &failed.why)) == 0 &&
 		(r = lock_disks(&b.plan, &failed.why)) == 0)
 		r = run(&b, &failed.why);
 	if (r < 0) {
 		failed.tail = tails(&b);
 		tell_daemon(&failed);
 		log_error("the VM could not be started", "why=%s", log_quote(failed.why.text));
+		note(&b, "the VM could not be started: %s", failed.why.text);
 		control_event_done(&failed);
 	}
 	vmm_done(&b.vmm);
+	logpipe_writer_done(&b.log);
 	buf_done(&b.env);
 	buf_done(&b.from_daemon.partial);
 	buf_done(&b.from_guest.partial);

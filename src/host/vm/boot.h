@@ -2,8 +2,9 @@
  *
  * Reads the plan from stdin (plan.h), starts the VMM, keeps the end of what it prints, talks with
  * the agent on iii.control and with the daemon on PLAN_FD_CONTROL (control.h), and reports how the
- * VM ended. It holds the lock on the writable disk. Any end of the daemon, of this process or of
- * the VMM ends the other two's interest in the VM: nothing stays behind.
+ * VM ended. It holds the lock on the writable disk, and hands on what is printed where the plan
+ * names a log (logpipe.h). Any end of the daemon, of this process or of the VMM ends the other
+ * two's interest in the VM: nothing stays behind.
  */
 #pragma once
 
@@ -14,6 +15,7 @@
 #define BOOT_GRACE_KEPT                                                                            \
 	4 /* so much of a shutdown's grace is for the guest's sync and its leave                   \
 	   */
+#define BOOT_ORPHAN_MS	  1000	/* for a guest with a kept disk whose daemon has died */
 #define BOOT_POWER_OFF_MS 30000 /* the guest said it would leave and has not: it is killed */
 
 /* main() of such a process; returns its exit status. */

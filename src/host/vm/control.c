@@ -18,6 +18,13 @@ static const char *const ends[] = {
 	[VM_END_BOOT_LOST] = "boot_lost",
 };
 
+static const char *const phases[] = {
+	[VM_PHASE_SYNC] = "sync",
+	[VM_PHASE_SETUP] = "setup",
+	[VM_PHASE_INSTALL] = "install",
+	[VM_PHASE_RUN] = "run",
+};
+
 int control_feed(struct control_lines *l, const void *data, size_t len,
 	int (*on_line)(char *line, size_t len, void *user), void *user)
 {
@@ -80,6 +87,33 @@ static int copy_text(json_object *o, const char *name, char *dst, size_t size, s
 	return 0;
 }
 
+/* The place of a word in a list. */
+static int get_choice(json_object *o, const char *name, const char *const *words, size_t n,
+	int *ret, struct err *e)
+{
+	const char *word;
+	size_t i = 0;
+
+	if (json_get_str(o, name, JSON_REQUIRED, &word, e) < 0)
+		return -EPROTO;
+	while (i < n && !str_eq(word, words[i]))
+		i++;
+	if (i == n)
+		return err_set(e, "", EPROTO, "unknown %s %.40s", name, word);
+	*ret = (int)i;
+	return 0;
+}
+
+static int get_phase(json_object *o, enum vm_phase *ret, struct err *e)
+{
+	int i = 0;
+
+	if (get_choice(o, "phase", phases, ARRAY_LEN(phases), &i, e) < 0)
+		return -EPROTO;
+	*ret = (enum vm_phase)i;
+	return 0;
+}
+
 /* The guest's own words, as one line whatever they hold. */
 static int copy_message(json_object *o, char *dst, size_t size, struct err *e)
 {
@@ -108,6 +142,10 @@ int control_guest_parse(const char *line, size_t len, struct control_guest *ret,
 	if (str_eq(word, "exit")) {
 		ret->kind = CONTROL_GUEST_EXIT;
 		return get_byte(o, "status", &ret->status, e);
+	}
+	if (str_eq(word, "phase")) {
+		ret->kind = CONTROL_GUEST_PHASE;
+		return get_phase(o, &ret->phase, e);
 	}
 	if (str_eq(word, "failed")) {
 		ret->kind = CONTROL_GUEST_FAILED;
@@ -173,20 +211,19 @@ static int parse_started(json_object *o, struct control_event *ev, struct err *e
 
 static int parse_exited(json_object *o, struct control_event *ev, struct err *e)
 {
-	const char *end, *why, *tail;
-	size_t i = 0;
+	const char *why, *tail;
+	int end = 0;
 
-	if (json_get_str(o, "end", JSON_REQUIRED, &end, e) < 0 ||
+	ev->guest_status = -1;
+	if (get_choice(o, "end", ends, ARRAY_LEN(ends), &end, e) < 0 ||
 		json_get_str(o, "why", JSON_REQUIRED, &why, e) < 0 ||
 		json_get_str(o, "tail", JSON_REQUIRED, &tail, e) < 0 ||
 		get_byte(o, "signal", &ev->signal, e) < 0 ||
-		get_byte(o, "status", &ev->status, e) < 0)
+		get_byte(o, "status", &ev->status, e) < 0 ||
+		(json_object_object_get(o, "guest_status") &&
+			get_byte(o, "guest_status", &ev->guest_status, e) < 0))
 		return -EPROTO;
-	while (i < ARRAY_LEN(ends) && !str_eq(end, ends[i]))
-		i++;
-	if (i == ARRAY_LEN(ends))
-		return err_set(e, "", EPROTO, "unknown end %.40s", end);
-	ev->end = (enum vm_end)i;
+	ev->end = (enum vm_end)end;
 	err_set(&ev->why, "S300", EIO, "%s", why);
 	ev->tail = xstrdup(tail);
 	return 0;
@@ -209,6 +246,10 @@ int control_event_parse(const char *line, size_t len, struct control_event *ret,
 		return json_get_u64(o, "boot_us", JSON_REQUIRED, &ret->boot_us, e) < 0 ? -EPROTO
 										       : 0;
 	}
+	if (str_eq(word, "phase")) {
+		ret->kind = CONTROL_EVENT_PHASE;
+		return get_phase(o, &ret->phase, e);
+	}
 	if (str_eq(word, "exited")) {
 		ret->kind = CONTROL_EVENT_EXITED;
 		return parse_exited(o, ret, e);
@@ -230,6 +271,10 @@ int control_event_add(struct buf *out, const struct control_event *ev)
 		json_add_str(o, "event", "ready");
 		json_add_u64(o, "boot_us", ev->boot_us);
 		break;
+	case CONTROL_EVENT_PHASE:
+		json_add_str(o, "event", "phase");
+		json_add_str(o, "phase", phases[ev->phase]);
+		break;
 	case CONTROL_EVENT_EXITED:
 		json_add_str(o, "event", "exited");
 		json_add_str(o, "end", ends[ev->end]);
@@ -237,6 +282,8 @@ int control_event_add(struct buf *out, const struct control_event *ev)
 		json_add_u64(o, "status", (uint64_t)ev->status);
 		json_add_str(o, "why", ev->why.text);
 		json_add_str(o, "tail", ev->tail ? ev->tail : "");
+		if (ev->guest_status >= 0)
+			json_add_u64(o, "guest_status", (uint64_t)ev->guest_status);
 		break;
 	}
 	return add_line(out, o);

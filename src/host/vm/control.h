@@ -2,9 +2,12 @@
  *
  *   daemon -> boot   {"cmd":"shutdown","grace_ms":N}  {"cmd":"kill"}
  *   boot -> daemon   {"event":"started","confined":"user pid …","unconfined":"landlock (…) …"}
- *                    {"event":"ready","boot_us":N}
- *                    {"event":"exited","end":"clean","signal":N,"status":N,"why":"…","tail":"…"}
+ *                    {"event":"ready","boot_us":N}  {"event":"phase","phase":"install"}
+ *                    {"event":"exited","end":"clean","signal":N,"status":N,"why":"…","tail":"…",
+ *                     "guest_status":N}                  the last one when the guest said "exit"
  *   guest -> boot    {"event":"ready","boot_us":N}  {"event":"exit","status":N}     (iii.control)
+ *                    {"event":"phase","phase":"sync|setup|install|run"}   after "ready", forward
+ * only
  *                    {"event":"failed","message":"…"}    instead of "ready"
  *   boot -> guest    {"cmd":"shutdown","grace_ms":N}  {"cmd":"ack"}
  *
@@ -43,6 +46,7 @@ int control_feed(struct control_lines *l, const void *data, size_t len,
 enum control_guest_kind {
 	CONTROL_GUEST_READY,
 	CONTROL_GUEST_EXIT,
+	CONTROL_GUEST_PHASE,
 	CONTROL_GUEST_FAILED, /* the agent cannot bring the guest up, and ends it */
 };
 
@@ -50,6 +54,7 @@ struct control_guest {
 	enum control_guest_kind kind;
 	uint64_t boot_us;		      /* READY */
 	int status;			      /* EXIT: 0..255 */
+	enum vm_phase phase;		      /* PHASE */
 	char message[CONTROL_GUEST_LINE_MAX]; /* FAILED: one line of text */
 };
 
@@ -72,6 +77,7 @@ int control_cmd_add(struct buf *out, const struct control_cmd *c);
 enum control_event_kind {
 	CONTROL_EVENT_STARTED,
 	CONTROL_EVENT_READY,
+	CONTROL_EVENT_PHASE,
 	CONTROL_EVENT_EXITED,
 };
 
@@ -80,10 +86,12 @@ struct control_event {
 	/* STARTED: the layers of confinement that hold, and those that the host refused (confine.h)
 	 */
 	char confined[CONTROL_LAYERS_MAX], unconfined[CONTROL_LAYERS_MAX];
-	uint64_t boot_us; /* READY: kernel start to agent ready by the guest's own clock */
+	uint64_t boot_us;    /* READY: kernel start to agent ready by the guest's own clock */
+	enum vm_phase phase; /* PHASE */
 	/* EXITED */
 	enum vm_end end;
 	int signal, status;
+	int guest_status; /* as in struct vm_exit */
 	struct err why;
 	char *tail; /* owned: control_event_done */
 };

@@ -21,6 +21,7 @@
 #include "base/str.h"
 #include "host/vm/vm.h"
 #include "wire/json.h"
+#include "wire/worker.h"
 
 static const char *const formats[] = {
 	[PLAN_KERNEL_ELF] = "elf",
@@ -31,6 +32,7 @@ void plan_done(struct plan *p)
 {
 	free(p->vmm);
 	strv_free(p->env);
+	json_object_put(p->worker);
 	*p = (struct plan){0};
 }
 
@@ -127,6 +129,31 @@ static int check_env(char *const *env, struct err *e)
 	return 0;
 }
 
+/* A job and the disk with its source come together. */
+static int check_worker(const struct plan *p, struct err *e)
+{
+	const struct plan_disk *source = NULL;
+	struct worker_job job;
+	int r;
+
+	for (size_t i = 0; i < p->n_disks; i++) {
+		if (str_eq(p->disks[i].role, "source"))
+			source = &p->disks[i];
+	}
+	if (!p->worker != !source || (source && !source->readonly))
+		return err_set(e, "S300", EINVAL,
+			"worker: it needs a disk with the role source, read-only, which nothing "
+			"else may have");
+	if (!p->worker)
+		return 0;
+	r = worker_job_from_json(p->worker, &job, e);
+	worker_job_done(&job);
+	if (r < 0)
+		err_wrap(e, "worker");
+	err_code(e, "S300");
+	return r;
+}
+
 /* Words of the kernel's command line: nothing that could end it early or hide ours. */
 static int check_kernel_args(const char *args, struct err *e)
 {
@@ -159,9 +186,20 @@ int plan_check(const struct plan *p, struct err *e)
 		(r = check_range("tsc_khz", p->tsc_khz, 0, 100000000, e)) < 0)
 		return r;
 	if ((r = check_fd("kernel_fd", p->kernel_fd, &used, e)) < 0 ||
-		(r = check_disks(p, &used, e)) < 0)
+		(r = check_disks(p, &used, e)) < 0 ||
+		(p->log_fd && (r = check_fd("log_fd", p->log_fd, &used, e)) < 0) ||
+		(r = check_worker(p, e)) < 0)
 		return r;
 	return check_env(p->env, e);
+}
+
+bool plan_has_kept_disk(const struct plan *p)
+{
+	for (size_t i = 0; i < p->n_disks; i++) {
+		if (!p->disks[i].readonly && !p->disks[i].throwaway)
+			return true;
+	}
+	return false;
 }
 
 /* --- writing --- */
@@ -214,6 +252,14 @@ int plan_encode(const struct plan *p, struct buf *out, struct err *e)
 		json_add_bool(d, "throwaway", p->disks[i].throwaway);
 		json_object_array_add(disks, d);
 	}
+	if (p->log_fd)
+		json_add_u64(o, "log_fd", (uint64_t)p->log_fd);
+	if (p->worker)
+		json_object_object_add(o, "worker", json_object_get(p->worker));
+	if (p->nested_virt)
+		json_add_bool(o, "nested_virt", true);
+	if (p->hyperthreads)
+		json_add_bool(o, "hyperthreads", true);
 	return add_frame(out, o, e);
 }
 
@@ -224,6 +270,8 @@ int plan_env_frame(const struct plan *p, uint64_t time_ns, struct buf *out, stru
 	json_add_strv(o, "env", p->env);
 	json_add_str(o, "hostname", p->hostname);
 	json_add_u64(o, "time_ns", time_ns);
+	if (p->worker)
+		json_object_object_add(o, "worker", json_object_get(p->worker));
 	return add_frame(out, o, e);
 }
 
@@ -342,11 +390,27 @@ static int decode_kernel_format(json_object *o, enum plan_kernel_format *ret, st
 	return err_set(e, "S300", EINVAL, "kernel_format: unknown word %s", word);
 }
 
+/* What only worker VMs have. */
+static int decode_worker(json_object *o, struct plan *p, struct err *e)
+{
+	json_object *job = NULL;
+	int r;
+
+	if (json_object_object_get(o, "log_fd") && (r = get_fd(o, "log_fd", &p->log_fd, e)) < 0)
+		return r;
+	if ((r = json_get_object(o, "worker", JSON_OPTIONAL, &job, e)) < 0 ||
+		(r = json_get_bool(o, "nested_virt", JSON_OPTIONAL, &p->nested_virt, e)) < 0 ||
+		(r = json_get_bool(o, "hyperthreads", JSON_OPTIONAL, &p->hyperthreads, e)) < 0)
+		return r;
+	p->worker = json_object_get(job);
+	return 0;
+}
+
 static int decode_members(json_object *o, struct plan *p, struct err *e)
 {
 	static const char *const names[] = {"label", "backend", "vmm", "vcpus", "mem_mib",
 		"boot_timeout_ms", "tsc_khz", "kernel_fd", "kernel_format", "hostname", "env",
-		"disks", "kernel_args"};
+		"disks", "kernel_args", "log_fd", "worker", "nested_virt", "hyperthreads"};
 	const char *vmm;
 	int r;
 
@@ -370,7 +434,8 @@ static int decode_members(json_object *o, struct plan *p, struct err *e)
 				 e)) < 0) ||
 		(r = json_get_strv(o, "env", JSON_REQUIRED, &p->env, e)) < 0)
 		return r;
-	return decode_disks(o, p, e);
+	r = decode_disks(o, p, e);
+	return r < 0 ? r : decode_worker(o, p, e);
 }
 
 int plan_decode(const char *text, size_t len, struct plan *ret, struct err *e)

@@ -10,12 +10,17 @@
  *   {"label":"…","backend":"krun","vmm":"/path","vcpus":1,"mem_mib":512,"boot_timeout_ms":30000,
  *    "tsc_khz":0,"kernel_fd":6,"kernel_format":"elf","hostname":"sandbox","env":["A=b",…],
  *    "disks":[{"role":"boot","fd":7,"serial":"boot","readonly":true,"throwaway":false},…]}
+ *
+ * "kernel_args", "log_fd", "worker", "nested_virt" and "hyperthreads" are left out where they say
+ * nothing.
  */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include <json-c/json_object.h>
 
 #include "base/buf.h"
 #include "base/err.h"
@@ -36,7 +41,7 @@ enum plan_fd {
 	PLAN_FD_CONTROL = 3, /* control lines, both ways (control.h); end of file: the VM dies */
 	PLAN_FD_AGENT = 4,   /* the VMM's end of the agent's byte stream */
 	PLAN_FD_LIFE = 5,    /* held open by every process of the VM, used by none */
-	PLAN_FD_FIRST = 6,   /* kernel and disks: PLAN_FD_FIRST <= n < PLAN_FD_END */
+	PLAN_FD_FIRST = 6,   /* kernel, disks, log: PLAN_FD_FIRST <= n < PLAN_FD_END */
 	PLAN_FD_END = 16,
 };
 
@@ -46,7 +51,7 @@ enum plan_kernel_format {
 };
 
 struct plan_disk {
-	char role[PLAN_WORD_MAX + 1];	  /* "boot" (the first), "base", "upper", … */
+	char role[PLAN_WORD_MAX + 1];	  /* "boot" (the first), "base", "upper", "source" */
 	char serial[PLAN_SERIAL_MAX + 1]; /* as the guest sees it */
 	int fd;
 	bool readonly;
@@ -67,6 +72,9 @@ struct plan {
 	char **env; /* never NULL after plan_decode */
 	struct plan_disk disks[PLAN_DISKS_MAX];
 	size_t n_disks;
+	int log_fd;	     /* everything that is printed goes there too (logpipe.h); 0: nowhere */
+	json_object *worker; /* a job (wire/worker.h), with a disk "source"; NULL: a sandbox */
+	bool nested_virt, hyperthreads;
 };
 
 #define cleanup_plan __attribute__((cleanup(plan_done)))
@@ -81,6 +89,10 @@ int plan_serial(int fd, char ret[static PLAN_SERIAL_MAX + 1], struct err *e);
 
 /* Checks what plan_decode would check, so that a bad request is refused before anything starts. */
 int plan_check(const struct plan *p, struct err *e);
+
+/* Whether a disk of the VM is there for a next one: then the guest is asked to sync, whoever dies.
+ */
+bool plan_has_kept_disk(const struct plan *p);
 
 /* Adds the whole frame. */
 int plan_encode(const struct plan *p, struct buf *out, struct err *e);
@@ -97,5 +109,5 @@ int plan_read(int fd, struct plan *ret, struct err *e);
 int plan_cmdline(const struct plan *p, const char *first, struct buf *out, struct err *e);
 
 /* The frame for the guest's iii.env port: length (4 bytes, big-endian) and
- * {"env":[…],"hostname":"…","time_ns":N}. */
+ * {"env":[…],"hostname":"…","time_ns":N,"worker":{…}}, the last for a worker VM. */
 int plan_env_frame(const struct plan *p, uint64_t time_ns, struct buf *out, struct err *e);

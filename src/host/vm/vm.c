@@ -1,10 +1,11 @@
 /* The daemon's side of one VM: a process to watch, a socket for lines, a pipe that tells when the
- * last process of the VM is gone, and a timer behind everything that is promised.
+ * last process of the VM is gone, one for what is printed where somebody wants it, and a timer
+ * behind everything that is promised.
  *
  * The supervisor reports how the VM ended in its last line; when that line is missing the
  * supervisor itself died. on_exit is made when the supervisor is collected, its socket is at its
- * end and the life pipe too, so that nothing of the VM runs any more. Should a process escape the
- * supervisor's death, LIFE_GRACE_MS bounds the wait.
+ * end and the pipes too, so that nothing of the VM runs any more and all it said was handed on.
+ * Should a process escape the supervisor's death, LIFE_GRACE_MS bounds the wait.
  *
  * The timer is the second line: the supervisor keeps all deadlines itself and is killed only when
  * it does not keep one (its death takes the VMM along).
@@ -31,12 +32,14 @@
 #include "host/vm/bootdisk.h"
 #include "host/vm/control.h"
 #include "host/vm/kernel.h"
+#include "host/vm/logpipe.h"
 #include "host/vm/plan.h"
 #include "host/vm/qemu.h"
 
 #define BOOT_LATE_MS  10000 /* after the supervisor's own deadline */
 #define KILL_LATE_MS  5000
 #define LIFE_GRACE_MS 5000
+#define LOG_FD	      (PLAN_FD_END - 1) /* in the supervisor */
 
 enum vm_state {
 	VM_STARTING,
@@ -53,13 +56,15 @@ struct vm {
 	int agent_fd;
 
 	uv_process_t boot;
-	uv_pipe_t control, life;
+	uv_pipe_t control, life, log;
 	uv_timer_t timer;
-	int handles; /* open ones of the four */
+	int handles; /* open ones of the five */
+	bool logs;   /* there is a log pipe */
 
 	struct control_lines lines;
+	struct logpipe_reader log_state;
 	struct control_event exited; /* the supervisor's report, when `reported` */
-	bool reported, gone, control_end, life_end;
+	bool reported, gone, control_end, life_end, log_end;
 	bool kill_asked; /* or a shutdown that was forced */
 	bool closing, freed, in_exit_callback;
 	int64_t boot_status;
@@ -90,11 +95,12 @@ static void release(struct vm *vm)
 
 static void fill_exit(const struct vm *vm, struct vm_exit *x)
 {
-	*x = (struct vm_exit){.tail = ""};
+	*x = (struct vm_exit){.signal = vm->boot_signal, .guest_status = -1, .tail = ""};
 	if (vm->reported) {
 		x->end = vm->exited.end;
 		x->signal = vm->exited.signal;
 		x->status = vm->exited.status;
+		x->guest_status = vm->exited.guest_status;
 		x->why = vm->exited.why;
 		x->tail = vm->exited.tail;
 	} else if (vm->kill_asked) {
@@ -131,7 +137,7 @@ static void on_closed(uv_handle_t *h)
 static void close_all(struct vm *vm)
 {
 	uv_handle_t *all[] = {(uv_handle_t *)&vm->boot, (uv_handle_t *)&vm->control,
-		(uv_handle_t *)&vm->life, (uv_handle_t *)&vm->timer};
+		(uv_handle_t *)&vm->life, (uv_handle_t *)&vm->timer, (uv_handle_t *)&vm->log};
 
 	if (vm->closing)
 		return;
@@ -151,7 +157,7 @@ static void maybe_ended(struct vm *vm)
 	 * the VMM goes with it is the kernel's promise. */
 	if (!vm->gone || (!vm->control_end && !vm->freed))
 		return;
-	if (vm->life_end || vm->freed)
+	if ((vm->life_end && (vm->log_end || !vm->logs)) || vm->freed)
 		close_all(vm);
 	else
 		uv_timer_start(&vm->timer, on_life_late, LIFE_GRACE_MS, 0);
@@ -220,6 +226,9 @@ static int on_line(char *line, size_t len, void *user)
 		set_state(vm, VM_READY);
 		if (!vm->freed && !vm->kill_asked)
 			vm->cb->on_ready(vm, vm->user);
+	} else if (ev.kind == CONTROL_EVENT_PHASE && vm->cb->on_phase && !vm->freed &&
+		   !vm->kill_asked) {
+		vm->cb->on_phase(vm, ev.phase, vm->user);
 	}
 	return 0;
 }
@@ -264,6 +273,31 @@ static void on_life(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
 	maybe_ended(vm);
 }
 
+static void on_log_bytes(enum vm_stream stream, const void *data, size_t len, void *user)
+{
+	struct vm *vm = user;
+
+	if (!vm->freed)
+		vm->cb->on_log(vm, stream, data, len, vm->user);
+}
+
+static void on_log(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
+{
+	struct vm *vm = s->data;
+
+	if (n > 0 && logpipe_feed(&vm->log_state, buf->base, (size_t)n, on_log_bytes, vm) < 0)
+		n = UV_EPROTO;
+	if (n >= 0) {
+		maybe_ended(vm); /* what is left after the end has its time as long as it moves */
+		return;
+	}
+	uv_read_stop(s);
+	vm->log_end = true;
+	if (n == UV_EPROTO && !vm->gone)
+		uv_process_kill(&vm->boot, SIGKILL);
+	maybe_ended(vm);
+}
+
 static void send_cmd(struct vm *vm, const struct control_cmd *c)
 {
 	cleanup_buf struct buf line = {0};
@@ -286,7 +320,8 @@ struct launch {
 	struct kernel kernel;
 	int boot_disk;			   /* not owned */
 	int frame;			   /* the plan as a file: stdin */
-	int control[2], agent[2], life[2]; /* near, far */
+	int control[2], agent[2], life[2]; /* near, far … */
+	int log[2];			   /* … and this only where it is wanted */
 };
 
 static void launch_init(struct launch *l)
@@ -296,7 +331,8 @@ static void launch_init(struct launch *l)
 		.frame = -1,
 		.control = {-1, -1},
 		.agent = {-1, -1},
-		.life = {-1, -1}};
+		.life = {-1, -1},
+		.log = {-1, -1}};
 }
 
 static void launch_done(struct launch *l)
@@ -308,6 +344,7 @@ static void launch_done(struct launch *l)
 		fd_close(&l->control[i]);
 		fd_close(&l->agent[i]);
 		fd_close(&l->life[i]);
+		fd_close(&l->log[i]);
 	}
 }
 #define cleanup_launch __attribute__((cleanup(launch_done)))
@@ -339,6 +376,23 @@ static int plan_disk(struct plan *p, const char *role, int fd, bool readonly, st
 	d->throwaway = !readonly && st.st_nlink == 0;
 	p->n_disks++;
 	return 0;
+}
+
+static int plan_worker(struct plan *p, const struct vm_spec *s, struct err *e)
+{
+	int r;
+
+	p->nested_virt = s->nested_virt;
+	p->hyperthreads = s->hyperthreads;
+	if (!s->worker)
+		return 0;
+	if ((r = worker_job_check(s->worker, e)) < 0) {
+		err_wrap(e, "worker");
+		err_code(e, "S300");
+		return r;
+	}
+	p->worker = worker_job_to_json(s->worker);
+	return plan_disk(p, "source", s->source_fd, true, e);
 }
 
 static int make_plan(
@@ -376,7 +430,8 @@ static int make_plan(
 	if ((r = plan_disk(p, "boot", l->boot_disk, true, e)) < 0 ||
 		(r = plan_disk(p, "base", s->base_fd, true, e)) < 0)
 		return r;
-	return plan_disk(p, "upper", s->upper_fd, false, e);
+	r = plan_disk(p, "upper", s->upper_fd, false, e);
+	return r < 0 ? r : plan_worker(p, s, e);
 }
 
 static int open_frame(struct launch *l, struct err *e)
@@ -403,13 +458,15 @@ static int open_streams(struct launch *l, struct err *e)
 	if (pipe2(l->life, O_CLOEXEC) < 0)
 		return err_set(e, "S300", errno, "cannot connect the VM: %s", err_str(errno));
 	r = fd_set_nonblock(l->agent[0], true);
+	if (r == 0 && l->plan.log_fd)
+		r = logpipe_new(l->log);
 	return r < 0 ? err_set(e, "S300", r, "cannot connect the VM: %s", err_str(r)) : 0;
 }
 
 static int spawn(uv_loop_t *loop, struct vm *vm, const struct launch *l, const struct vm_spec *s,
 	struct err *e)
 {
-	uv_stdio_container_t io[PLAN_FD_FIRST + 4] = {
+	uv_stdio_container_t io[PLAN_FD_END] = {
 		[0] = {.flags = UV_INHERIT_FD, .data.fd = l->frame},
 		[1] = {.flags = UV_IGNORE},
 		[2] = {.flags = UV_INHERIT_FD, .data.fd = 2},
@@ -437,8 +494,15 @@ static int spawn(uv_loop_t *loop, struct vm *vm, const struct launch *l, const s
 		.stdio = io,
 		.stdio_count = ARRAY_LEN(io),
 	};
-	int r = uv_spawn(loop, &vm->boot, &o);
+	int r;
 
+	if (s->worker)
+		io[PLAN_FD_FIRST + 4] =
+			(uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = s->source_fd};
+	if (l->plan.log_fd)
+		io[l->plan.log_fd] =
+			(uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = l->log[1]};
+	r = uv_spawn(loop, &vm->boot, &o);
 	return r < 0 ? err_set(e, "S300", -r, "cannot start the VM's supervisor: %s", err_str(r))
 		     : 0;
 }
@@ -452,10 +516,11 @@ static int attach(
 	uv_timer_init(loop, &vm->timer);
 	uv_pipe_init(loop, &vm->control, 0);
 	uv_pipe_init(loop, &vm->life, 0);
-	vm->boot.data = vm->timer.data = vm->control.data = vm->life.data = vm;
+	uv_pipe_init(loop, &vm->log, 0);
+	vm->boot.data = vm->timer.data = vm->control.data = vm->life.data = vm->log.data = vm;
 	r = spawn(loop, vm, l, s, e);
 	/* uv_spawn initialised its handle either way. */
-	vm->handles = 4;
+	vm->handles = 5;
 	if (r < 0)
 		return r;
 	r = uv_pipe_open(&vm->control, l->control[0]);
@@ -463,10 +528,14 @@ static int attach(
 		l->control[0] = -1;
 	if (r == 0 && (r = uv_pipe_open(&vm->life, l->life[0])) == 0)
 		l->life[0] = -1;
+	if (r == 0 && vm->logs && (r = uv_pipe_open(&vm->log, l->log[0])) == 0)
+		l->log[0] = -1;
 	if (r == 0)
 		r = uv_read_start((uv_stream_t *)&vm->control, on_alloc, on_control);
 	if (r == 0)
 		r = uv_read_start((uv_stream_t *)&vm->life, on_alloc, on_life);
+	if (r == 0 && vm->logs)
+		r = uv_read_start((uv_stream_t *)&vm->log, on_alloc, on_log);
 	return r < 0 ? err_set(e, "S300", -r, "cannot watch the VM: %s", err_str(r)) : 0;
 }
 
@@ -478,6 +547,7 @@ int vm_start_on(const struct vm_backend *be, uv_loop_t *loop, const struct vm_sp
 	int r;
 
 	launch_init(&l);
+	l.plan.log_fd = cb->on_log ? LOG_FD : 0;
 	if ((r = make_plan(&l, be, spec, e)) < 0 || (r = open_frame(&l, e)) < 0 ||
 		(r = open_streams(&l, e)) < 0)
 		return r;
@@ -485,6 +555,7 @@ int vm_start_on(const struct vm_backend *be, uv_loop_t *loop, const struct vm_sp
 	vm->be = be;
 	vm->cb = cb;
 	vm->user = user;
+	vm->logs = cb->on_log != NULL;
 	vm->agent_fd = STEAL_FD(l.agent[0]);
 	buf_init(&vm->lines.partial, CONTROL_BOOT_LINE_MAX);
 	r = attach(loop, vm, &l, spec, e);
@@ -523,15 +594,22 @@ const char *vm_backend_name(const struct vm *vm)
 	return vm->be->name;
 }
 
+int vm_pid(const struct vm *vm)
+{
+	return vm->gone ? 0 : (int)vm->boot.pid;
+}
+
 void vm_shutdown(struct vm *vm, uint32_t grace_ms)
 {
 	struct control_cmd c = {.kind = CONTROL_CMD_SHUTDOWN, .grace_ms = grace_ms};
+	uint64_t late_ms = (uint64_t)grace_ms + KILL_LATE_MS;
 
-	if (vm->state != VM_READY)
+	if (vm->state == VM_READY)
+		set_state(vm, VM_STOPPING);
+	else if (vm->state != VM_STOPPING || uv_timer_get_due_in(&vm->timer) <= late_ms)
 		return;
-	set_state(vm, VM_STOPPING);
 	send_cmd(vm, &c);
-	set_alarm(vm, (uint64_t)grace_ms + KILL_LATE_MS);
+	set_alarm(vm, late_ms);
 }
 
 void vm_kill(struct vm *vm)

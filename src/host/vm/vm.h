@@ -12,7 +12,7 @@
  *   STARTING  kill                         the agent said "ready" on iii.control -> READY;
  *                                          or the VM ended, or boot_timeout_ms passed -> ENDED
  *   READY     shutdown, kill               vm_shutdown -> STOPPING; the VM ended -> ENDED
- *   STOPPING  kill                         the VM ended -> ENDED
+ *   STOPPING  shutdown, kill               the VM ended -> ENDED
  *   ENDED     -                            vm_free
  *
  * All functions are for the loop's thread. Callbacks are never made from inside a call of this
@@ -102,8 +102,10 @@ enum vm_end {
 
 struct vm_exit {
 	enum vm_end end;
-	int signal;	  /* of the VMM, or 0 */
-	int status;	  /* exit status of the VMM, or of the guest for VM_END_CLEAN */
+	int signal; /* of the VMM, for VM_END_BOOT_LOST of its supervisor; whoever sent it; or 0 */
+	int status; /* exit status of the VMM, or of the guest for VM_END_CLEAN */
+	int guest_status; /* 0..255: the guest said that it leaves with it, however the VM ended
+			     then; -1: it did not */
 	struct err why;	  /* one line with S300 and the cause; names signal, status, backend */
 	const char *tail; /* the last lines of console and VMM stderr, valid UTF-8, may be "" */
 };
@@ -137,7 +139,8 @@ int vm_pid(const struct vm *vm);
 /* CLOCK_MONOTONIC in ms when payload last went over the guest's network; 0: never, or none. */
 uint64_t vm_net_active_ms(const struct vm *vm);
 
-/* Asks the agent to sync and power off; after grace_ms the VM is killed. on_exit follows. */
+/* Asks the agent to sync and power off; after grace_ms the VM is killed. on_exit follows. A second
+ * call can only shorten the grace. */
 void vm_shutdown(struct vm *vm, uint32_t grace_ms);
 /* Ends the VM at once. on_exit follows. */
 void vm_kill(struct vm *vm);

@@ -73,7 +73,10 @@ static int connect_ends(struct vmm *v, struct far_ends *f, struct err *e)
 		(r = make_socket(&v->control, &f->ports.control)) < 0)
 		return err_set(e, "S300", r, "cannot connect the VMM: %s", err_str(r));
 	v->env_guest = fcntl(f->ports.env, F_DUPFD_CLOEXEC, 3);
-	return v->env_guest < 0 ? err_set(e, "S300", errno, "dup: %s", err_str(errno)) : 0;
+	v->console_guest = fcntl(f->ports.console, F_DUPFD_CLOEXEC, 3);
+	return v->env_guest < 0 || v->console_guest < 0
+		       ? err_set(e, "S300", errno, "dup: %s", err_str(errno))
+		       : 0;
 }
 
 static int use_streams(const struct far_ends *f, struct err *e)
@@ -208,6 +211,7 @@ void vmm_done(struct vmm *v)
 		;
 	v->pid = 0;
 	fd_close(&v->console);
+	fd_close(&v->console_guest);
 	fd_close(&v->messages);
 	fd_close(&v->failure);
 	fd_close(&v->report);

@@ -13,18 +13,20 @@
 #define VMM_EXIT_FAILED 125 /* status of a VMM child whose backend's enter() came back */
 
 struct vmm {
-	pid_t pid;     /* 0: none */
-	int console;   /* hvc0; read, non-blocking */
-	int messages;  /* the VMM's stdout and stderr; read, non-blocking */
-	int failure;   /* why enter() came back, as text; read, non-blocking */
-	int report;    /* which layers of confinement hold; read, non-blocking */
-	int env;       /* iii.env, read and written, non-blocking … */
+	pid_t pid;	   /* 0: none */
+	int console;	   /* hvc0; read, non-blocking … */
+	int console_guest; /* … and the VMM's end of it, to say how it is written */
+	int messages;	   /* the VMM's stdout and stderr; read, non-blocking */
+	int failure;	   /* why enter() came back, as text; read, non-blocking */
+	int report;	   /* which layers of confinement hold; read, non-blocking */
+	int env;	   /* iii.env, read and written, non-blocking … */
 	int env_guest; /* … and the guest's end of it, to see whether the guest has read any */
 	int control;   /* iii.control; read and written, non-blocking */
 };
 
 #define VMM_INIT                                                                                   \
 	((struct vmm){.console = -1,                                                               \
+		.console_guest = -1,                                                               \
 		.messages = -1,                                                                    \
 		.failure = -1,                                                                     \
 		.report = -1,                                                                      \

@@ -49,6 +49,8 @@ static int make_parents(const char *path, struct err *e)
 
 		*p = '\0';
 		r = make_folder(prefix, 0755);
+		if (r == -ENOENT)
+			return fs_path_no_parent(prefix, e);
 		if (r < 0 && r != -EEXIST)
 			return fs_error(e, -r, "cannot make the folder", prefix);
 		*p = '/';
@@ -70,15 +72,17 @@ static int judge_existing(const char *path, bool parents, struct err *e)
 
 static int parent_missing(const char *path, struct err *e)
 {
-	size_t len = strlen(path);
+	cleanup_free char *parent = xstrdup(path);
+	size_t len = strlen(parent);
 
-	while (len > 1 && path[len - 1] == '/')
+	while (len > 1 && parent[len - 1] == '/')
 		len--;
-	while (len > 1 && path[len - 1] != '/')
+	while (len > 1 && parent[len - 1] != '/')
 		len--;
-	while (len > 1 && path[len - 1] == '/')
+	while (len > 1 && parent[len - 1] == '/')
 		len--;
-	return err_set(e, "S211", ENOENT, "parent not found: %.*s", (int)len, path);
+	parent[len] = '\0';
+	return fs_path_no_parent(parent, e);
 }
 
 /* lstat of the path without slashes at its end, so that a dangling link is found. */
@@ -111,7 +115,7 @@ static int create(const char *path, mode_t mode, bool parents, struct err *e)
 	r = make_folder(path, mode);
 	if (r == -EEXIST)
 		return judge_existing(path, parents, e);
-	if (r == -ENOENT && !parents)
+	if (r == -ENOENT)
 		return parent_missing(path, e);
 	return r < 0 ? fs_error(e, -r, "cannot make the folder", path) : 1;
 }

@@ -17,3 +17,8 @@ int fs_path_get(json_object *head, const char *name, const char **ret, struct er
  * `make`, missing folders are made with mode 0755. `path` must not end in a slash. */
 int fs_path_open_parent(
 	const char *path, bool make, int *ret_fd, const char **ret_name, struct err *e);
+
+/* A folder that is to hold something new is missing, or takes nothing new though it is there (/proc
+ * says ENOENT to that). S211 "parent not found" only where making folders would help, as `parents`
+ * does: else S212 (a link to nothing in the way) or S215 (a file system that takes none). */
+int fs_path_no_parent(const char *parent, struct err *e);

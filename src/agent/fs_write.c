@@ -79,6 +79,16 @@ static int check_target(struct fs_write *f, struct err *e)
 				       : "a device");
 }
 
+/* The folder is open, but takes no file. */
+static int no_room(const struct fs_write *f, struct err *e)
+{
+	cleanup_free char *parent = xstrdup(f->path);
+	char *slash = strrchr(parent, '/');
+
+	slash[slash == parent ? 1 : 0] = '\0';
+	return fs_path_no_parent(parent, e);
+}
+
 static int open_temp(struct fs_write *f, struct err *e)
 {
 	uint8_t noise[8];
@@ -92,6 +102,8 @@ static int open_temp(struct fs_write *f, struct err *e)
 		f->dir_fd, f->temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (f->fd < 0) {
 		f->temp[0] = '\0';
+		if (errno == ENOENT)
+			return no_room(f, e);
 		return fs_error(e, errno, "cannot make a file beside", f->path);
 	}
 	/* A set-group-id folder would hand on its group. */

@@ -176,6 +176,7 @@ static void write_refuses_what_it_must(void **state)
 	cleanup_free char *file = path_join(scratch, "file");
 	cleanup_free char *slash = xasprintf("%s/none/", scratch), *dslash = xasprintf("%s/", dir);
 	cleanup_free char *below = xasprintf("%s/x", file), *dots = xasprintf("%s/..", dir);
+	cleanup_free char *lost = path_join(scratch, "lost"), *in_lost = path_join(lost, "x/y");
 	char *longest = xasprintf("%s/%0255d", scratch, 1);
 	char *too_long = xasprintf("%s/%0256d", scratch, 1);
 	size_t before;
@@ -198,8 +199,16 @@ static void write_refuses_what_it_must(void **state)
 	write_fails(below, false, "S212", file);
 	write_fails(below, true, "S212", file);
 	write_fails(too_long, false, "S210", "too long");
-	if (access("/proc/sys", F_OK) == 0)
-		write_fails("/proc/no-such-file-here", false, "S211", "/proc");
+	/* S211 is said only where making folders would help. */
+	assert_int_equal(symlink("nowhere", lost), 0);
+	write_fails(in_lost, false, "S212", "a link to nothing");
+	write_fails(in_lost, true, "S212", "a link to nothing");
+	if (access("/proc/sys", F_OK) == 0) {
+		write_fails("/proc/no-such-file-here", false, "S215", "/proc");
+		write_fails("/proc/no/such", false, "S215", "/proc");
+		write_fails("/proc/no/such", true, "S215", "/proc");
+	}
+	assert_int_equal(unlink(lost), 0);
 	assert_int_equal(names_in_scratch(), before);
 	write_file(&k, longest, 0644, false, "x", 1);
 	assert_int_equal(end_int(&k, "bytes_written"), 1);

@@ -190,6 +190,14 @@ static void mkdir_of_what_exists(void **state)
 	fails(fs_mkdir, d, "{'path':'@/f/x','parents':true}", "S212", "/f");
 	fails(fs_mkdir, d, "{'path':'@/no/x'}", "S211", "parent not found: ");
 	fails(fs_mkdir, d, "{'path':'@/no/x//'}", "S211", "/no");
+	/* S211 is said only where making folders would help. */
+	fails(fs_mkdir, d, "{'path':'@/dangling/x'}", "S212", "/dangling is a link to nothing");
+	fails(fs_mkdir, d, "{'path':'@/dangling/x','parents':true}", "S212", "/dangling is a link");
+	if (access("/proc/sys", F_OK) == 0) {
+		fails(fs_mkdir, d, "{'path':'/proc/no'}", "S215", "in /proc:");
+		fails(fs_mkdir, d, "{'path':'/proc/no/x'}", "S215", "in /proc:");
+		fails(fs_mkdir, d, "{'path':'/proc/no/x','parents':true}", "S215", "in /proc:");
+	}
 	fails(fs_mkdir, d, "{'path':'/'}", "S213", "/");
 	replies(fs_mkdir, d, "{'path':'/','parents':true}", "{'created':false}");
 	remove_folder(d);

@@ -43,6 +43,9 @@ static struct plan make_plan(char *lib)
 		.boot_timeout_ms = 1000,
 		.kernel_fd = fd_sealed("kernel", "ELF", 3),
 		.hostname = "sandbox",
+		/* Where libkrun cannot, it is no failure. */
+		.nested_virt = true,
+		.hyperthreads = true,
 		.disks = {{"boot", "boot", fd_sealed("boot", "x", 1), true, false},
 			{"upper", "222", fd_sealed("upper", "x", 1), false, true}},
 		.n_disks = 2,

@@ -87,6 +87,30 @@ static void test_args(void **state)
 	strv_free(v);
 }
 
+static void test_extras(void **state)
+{
+	cleanup_plan struct plan p = make_plan();
+	char **v;
+
+	(void)state;
+	p.vcpus = 4;
+	p.hyperthreads = true;
+	assert_int_equal(qemu_args(&p, &ends, readable, &v, NULL), 0);
+	expect(v, "-smp", "4,sockets=1,cores=2,threads=2");
+#ifdef __x86_64__
+	expect(v, "-cpu", "max,-svm,-erms,-fsrm");
+#endif
+	strv_free(v);
+	p.vcpus = 3;
+	p.nested_virt = true;
+	assert_int_equal(qemu_args(&p, &ends, readable, &v, NULL), 0);
+	expect(v, "-smp", "3");
+#ifdef __x86_64__
+	expect(v, "-cpu", "max,-erms,-fsrm");
+#endif
+	strv_free(v);
+}
+
 static void test_no_user_text(void **state)
 {
 	cleanup_plan struct plan p = make_plan();
@@ -157,6 +181,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_args),
+		cmocka_unit_test(test_extras),
 		cmocka_unit_test(test_no_user_text),
 		cmocka_unit_test(test_kept_disk),
 		cmocka_unit_test(test_tsc),

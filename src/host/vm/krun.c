@@ -13,6 +13,8 @@
  *    it, hvc0 goes into libkrun's own log line by line, and a SIGINT handler is installed.
  *  - The end of a stream socket that becomes a port is made non-blocking by it.
  *  - A sync mode of "none" takes the flush command away from the guest.
+ *  - set_nested_virt is for macOS: on Linux a guest sees of nesting what KVM shows it anyway.
+ *  - Nothing sets the topology of vCPUs.
  *  - It ends by _exit with 0 for reboot and for panic alike.
  */
 #include "host/vm/krun.h"
@@ -25,6 +27,7 @@
 #include <string.h>
 
 #include "base/fd.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "host/vm/child.h"
@@ -71,6 +74,7 @@ static const struct entry_point entry_points[] = {
 	REQUIRED(free_ctx, "1.0"),
 	REQUIRED(set_vm_config, "1.0"),
 	REQUIRED(disable_implicit_vsock, "1.17"), /* else the guest reaches the host's sockets */
+	OPTIONAL(set_nested_virt, "1.11"),
 	REQUIRED(set_kernel, "1.9"),
 	REQUIRED(add_disk3, "1.17"), /* absent also where built without its feature blk */
 	REQUIRED(set_console_output, "1.8"),
@@ -138,6 +142,21 @@ static int start_log(const struct krun_api *k, struct err *e)
 	return check(
 		k->init_log(LOG_TARGET_STDERR, LOG_LEVEL_ERROR, LOG_STYLE_NEVER, LOG_OPTION_NO_ENV),
 		"krun_init_log", e);
+}
+
+/* Wishes that a VM can do without: what cannot be done is said in the VM's log. */
+static void set_extras(const struct krun_api *k, uint32_t ctx, const struct plan *p)
+{
+	int32_t r;
+
+	if (p->hyperthreads)
+		log_warn("libkrun has no hyper-threads: every vCPU is a core", "vm=%s", p->label);
+	if (!p->nested_virt)
+		return;
+	r = k->set_nested_virt ? k->set_nested_virt(ctx, true) : -ENOSYS;
+	if (r < 0)
+		log_warn("libkrun does not turn nested virtualization on", "vm=%s why=%s", p->label,
+			log_quote(err_str(r)));
 }
 
 static int set_kernel(const struct krun_api *k, uint32_t ctx, const struct plan *p, struct err *e)
@@ -224,6 +243,7 @@ int krun_configure(const struct krun_api *k, const struct plan *p, const struct 
 		k->free_ctx((uint32_t)ctx);
 		return r;
 	}
+	set_extras(k, (uint32_t)ctx, p);
 	*ret_ctx = (uint32_t)ctx;
 	return 0;
 }

@@ -17,6 +17,7 @@ struct krun_api {
 	int32_t (*free_ctx)(uint32_t ctx);
 	int32_t (*set_vm_config)(uint32_t ctx, uint8_t vcpus, uint32_t mem_mib);
 	int32_t (*disable_implicit_vsock)(uint32_t ctx);
+	int32_t (*set_nested_virt)(uint32_t ctx, bool enabled);
 	int32_t (*set_kernel)(uint32_t ctx, const char *path, uint32_t format,
 		const char *initramfs, const char *cmdline);
 	int32_t (*add_disk3)(uint32_t ctx, const char *id, const char *path, uint32_t format,

@@ -38,14 +38,16 @@
 #define MACHINE                                                                                    \
 	"microvm,pit=on,pic=on,rtc=on,isa-serial=off,acpi=off,pcie=off,usb=off,"                   \
 	"x-option-roms=off,graphics=off"
-#define CPU	"max,-svm,-erms,-fsrm"
-#define CMDLINE "reboot=t noreplace-smp initcall_blacklist=cmos_init"
+#define CPU	   "max,-svm,-erms,-fsrm"
+#define CPU_NESTED "max,-erms,-fsrm" /* SVM, emulated; there is no VMX in TCG */
+#define CMDLINE	   "reboot=t noreplace-smp initcall_blacklist=cmos_init"
 #else
-#define PROGRAM "qemu-system-aarch64"
-#define PACKAGE "qemu-system-arm"
-#define MACHINE "virt,acpi=off"
-#define CPU	"max"
-#define CMDLINE "nomodule"
+#define PROGRAM	   "qemu-system-aarch64"
+#define PACKAGE	   "qemu-system-arm"
+#define MACHINE	   "virt,acpi=off"
+#define CPU	   "max"
+#define CPU_NESTED CPU /* EL2 would need another start of the kernel: no effect */
+#define CMDLINE	   "nomodule"
 #endif
 
 #define TSC_SAMPLE_NS 5000000
@@ -76,9 +78,13 @@ static void add_machine(char ***v, const struct plan *p)
 {
 	add(v, "-M", MACHINE);
 	add(v, "-accel", "tcg,thread=single,tb-size=256");
-	add(v, "-cpu", CPU);
+	add(v, "-cpu", p->nested_virt ? CPU_NESTED : CPU);
 	addf(v, "-m", "%uM", p->mem_mib);
-	addf(v, "-smp", "%u", p->vcpus);
+	/* An odd number has no whole cores of two threads. */
+	if (p->hyperthreads && p->vcpus % 2 == 0)
+		addf(v, "-smp", "%u,sockets=1,cores=%u,threads=2", p->vcpus, p->vcpus / 2);
+	else
+		addf(v, "-smp", "%u", p->vcpus);
 	add(v, "-global", "virtio-mmio.force-legacy=false");
 	add(v, "-nodefaults", "-no-user-config");
 	add(v, "-display", "none");

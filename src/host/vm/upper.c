@@ -40,12 +40,13 @@
 static const char *const mke2fs_args[] = {"mke2fs", "-q", "-F", "-t", "ext4", "-b", "4096", "-I",
 	"256", "-J", "size=16", "-m", "0", "-O", FEATURES, "-E", EXTENDED, "-N"};
 
-/* Runs mke2fs on the file; what it says goes into the error. */
-static int run_mke2fs(const char *prog, int fd, uint64_t size, struct err *e)
+/* Runs mke2fs on the file; what it says goes into the error. label "": none. */
+static int run_mke2fs(const char *prog, int fd, uint64_t size, const char *label, struct err *e)
 {
 	const char *env[] = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C",
 		"MKE2FS_SKIP_CHECK_MSG=1", "MKE2FS_CONFIG=/dev/null", NULL};
-	char *argv[ARRAY_LEN(mke2fs_args) + 3], inodes[24], says[MKE2FS_SAYS_MAX];
+	char *argv[ARRAY_LEN(mke2fs_args) + 5], inodes[24], says[MKE2FS_SAYS_MAX];
+	size_t argc = ARRAY_LEN(mke2fs_args);
 	cleanup_fd int in = -1, out = -1;
 	posix_spawn_file_actions_t fa;
 	int pipefd[2], r, status;
@@ -56,13 +57,15 @@ static int run_mke2fs(const char *prog, int fd, uint64_t size, struct err *e)
 		return err_set(e, "S300", errno, "pipe: %s", err_str(errno));
 	in = pipefd[0];
 	out = pipefd[1];
-	for (size_t i = 0; i < ARRAY_LEN(mke2fs_args); i++)
+	for (size_t i = 0; i < argc; i++)
 		argv[i] = (char *)mke2fs_args[i];
 	snprintf(inodes, sizeof(inodes), "%" PRIu64,
 		MAX(size / BYTES_PER_INODE, (uint64_t)INODES_MIN));
-	argv[ARRAY_LEN(mke2fs_args)] = inodes;
-	argv[ARRAY_LEN(mke2fs_args) + 1] = (char *)"/proc/self/fd/3";
-	argv[ARRAY_LEN(mke2fs_args) + 2] = NULL;
+	argv[argc++] = inodes;
+	argv[argc++] = (char *)"-L";
+	argv[argc++] = (char *)label;
+	argv[argc++] = (char *)"/proc/self/fd/3";
+	argv[argc] = NULL;
 	posix_spawn_file_actions_init(&fa);
 	posix_spawn_file_actions_addopen(&fa, 0, "/dev/null", O_RDONLY, 0);
 	posix_spawn_file_actions_adddup2(&fa, out, 1);
@@ -108,7 +111,8 @@ static int unnamed_file(int dir)
 
 /* Makes the template without a name and links it when it is whole: nothing half-made is ever seen
  * or left behind. Where the file system cannot do that, it is made anew for every disk. */
-static int make_template(int dir, const char *name, uint64_t size, int *ret_fd, struct err *e)
+static int make_template(
+	int dir, const char *name, uint64_t size, const char *label, int *ret_fd, struct err *e)
 {
 	cleanup_free char *prog = lib_find_program("mke2fs");
 	cleanup_fd int fd = -1;
@@ -124,7 +128,7 @@ static int make_template(int dir, const char *name, uint64_t size, int *ret_fd, 
 	if (ftruncate(fd, (off_t)size) < 0)
 		return err_set(e, "S300", errno, "cannot make a disk of %" PRIu64 " MiB: %s",
 			size / MIB, err_str(errno));
-	if ((r = run_mke2fs(prog, fd, size, e)) < 0)
+	if ((r = run_mke2fs(prog, fd, size, label, e)) < 0)
 		return r;
 	if (fsync(fd) < 0)
 		return err_set(e, "S300", errno, "disk template: %s", err_str(errno));
@@ -137,11 +141,11 @@ static int make_template(int dir, const char *name, uint64_t size, int *ret_fd, 
 	return 0;
 }
 
-static int open_template(uint64_t size, int *ret_fd, struct err *e)
+static int open_template(uint64_t size, const char *label, int *ret_fd, struct err *e)
 {
 	cleanup_free char *path = path_cache_dir("upper", e);
 	cleanup_fd int dir = path ? path_open_dir(path, e) : -1;
-	char name[48];
+	char name[48 + UPPER_LABEL_MAX];
 	struct stat st;
 	int fd;
 
@@ -149,10 +153,11 @@ static int open_template(uint64_t size, int *ret_fd, struct err *e)
 		err_code(e, "S300");
 		return -EIO;
 	}
-	snprintf(name, sizeof(name), "ext4-1-%" PRIu64 "M", size / MIB);
+	snprintf(name, sizeof(name), "ext4-1-%" PRIu64 "M%s%s", size / MIB, *label ? "-" : "",
+		label);
 	fd = openat(dir, name, O_RDONLY | O_CLOEXEC);
 	if (fd < 0 && errno == ENOENT)
-		return make_template(dir, name, size, ret_fd, e);
+		return make_template(dir, name, size, label, ret_fd, e);
 	if (fd < 0 || fstat(fd, &st) < 0)
 		return err_set(
 			e, "S300", errno, "disk template %s/%s: %s", path, name, err_str(errno));
@@ -181,17 +186,24 @@ static int refuse_tmpfs(int dir, const char *path, struct err *e)
 		path);
 }
 
+static int check_size(uint64_t size, struct err *e)
+{
+	if (size < UPPER_SIZE_MIN || size > UPPER_SIZE_MAX || size % MIB)
+		return err_set(e, "S300", EINVAL,
+			"a writable disk of %" PRIu64 " bytes: has to be whole MiB from 64 MiB to "
+			"1 TiB",
+			size);
+	return 0;
+}
+
 int upper_new(uint64_t size_bytes, int *ret_fd, struct err *e)
 {
 	cleanup_free char *path = NULL;
 	cleanup_fd int dir = -1, template = -1, fd = -1;
 	int r;
 
-	if (size_bytes < UPPER_SIZE_MIN || size_bytes > UPPER_SIZE_MAX || size_bytes % MIB)
-		return err_set(e, "S300", EINVAL,
-			"a writable disk of %" PRIu64 " bytes: has to be whole MiB from 64 MiB to "
-			"1 TiB",
-			size_bytes);
+	if ((r = check_size(size_bytes, e)) < 0)
+		return r;
 	path = path_state_dir(NULL, e);
 	dir = path ? path_open_dir(path, e) : -1;
 	if (dir < 0) {
@@ -199,7 +211,7 @@ int upper_new(uint64_t size_bytes, int *ret_fd, struct err *e)
 		return -EIO;
 	}
 	if ((r = refuse_tmpfs(dir, path, e)) < 0 ||
-		(r = open_template(size_bytes, &template, e)) < 0)
+		(r = open_template(size_bytes, "", &template, e)) < 0)
 		return r;
 	fd = unnamed_file(dir);
 	r = fd < 0 ? fd : fd_copy_sparse(template, fd);
@@ -208,4 +220,127 @@ int upper_new(uint64_t size_bytes, int *ret_fd, struct err *e)
 			e, "S300", r, "cannot make a writable disk in %s: %s", path, err_str(r));
 	*ret_fd = STEAL_FD(fd);
 	return 0;
+}
+
+/* --- disks with a name --- */
+
+#define LABEL_LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
+
+/* What messages call it. */
+static char *disk_path(int dir, const char *name)
+{
+	char link[48], folder[512];
+	ssize_t n;
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", dir);
+	n = readlink(link, folder, sizeof(folder) - 1);
+	folder[n > 0 ? n : 0] = '\0';
+	return path_join(folder, name);
+}
+
+/* -ENOENT, without a text, when there is none. */
+static int open_existing(
+	int dir, const char *name, const char *path, uint64_t size, int *ret_fd, struct err *e)
+{
+	/* Not to hang on a FIFO that somebody put there. */
+	cleanup_fd int fd =
+		openat(dir, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	struct stat st;
+	int r;
+
+	if (fd < 0 && errno == ENOENT)
+		return -ENOENT;
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return err_set(e, "S504", errno, "%s: %s", path,
+			errno == ELOOP ? "is a symbolic link, not the VM's disk" : err_str(errno));
+	if (!S_ISREG(st.st_mode) || st.st_uid != geteuid())
+		return err_set(e, "S504", EPERM, "%s is not a regular file of this user", path);
+	if ((uint64_t)st.st_size != size)
+		return err_set(e, "S504", EIO,
+			"%s has %" PRIu64 " bytes where a VM's disk has %" PRIu64
+			": it is damaged; destroying the VM removes it",
+			path, (uint64_t)st.st_size, size);
+	if ((r = fd_set_nonblock(fd, false)) < 0)
+		return err_set(e, "S504", r, "%s: %s", path, err_str(r));
+	*ret_fd = STEAL_FD(fd);
+	return 0;
+}
+
+/* A file for the copy. *temp is "" when it has no name; else the caller removes or renames it. */
+static int new_file(int dir, char temp[static 64])
+{
+	int fd = openat(dir, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	char id[37];
+
+	temp[0] = '\0';
+	if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR))
+		return fd >= 0 ? fd : -errno;
+	str_uuid4(id);
+	snprintf(temp, 64, ".upper-%s.partial", id);
+	fd = openat(dir, temp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	if (fd < 0)
+		temp[0] = '\0';
+	return fd < 0 ? -errno : fd;
+}
+
+/* -EEXIST when somebody else was quicker. */
+static int give_name(int dir, int fd, const char *temp, const char *name)
+{
+	char self[48];
+
+	snprintf(self, sizeof(self), "/proc/self/fd/%d", fd);
+	if (*temp ? linkat(dir, temp, dir, name, 0) < 0
+		  : linkat(AT_FDCWD, self, dir, name, AT_SYMLINK_FOLLOW) < 0)
+		return -errno;
+	return fsync(dir) < 0 ? -errno : 0;
+}
+
+static int make_named(
+	int dir, const char *name, uint64_t size, const char *label, int *ret_fd, struct err *e)
+{
+	cleanup_fd int template = -1, fd = -1;
+	char temp[64];
+	int r = open_template(size, label, &template, e);
+
+	if (r < 0)
+		return r;
+	fd = new_file(dir, temp);
+	r = fd < 0 ? fd : fd_copy_sparse(template, fd);
+	if (r == 0 && fsync(fd) < 0)
+		r = -errno;
+	if (r == 0)
+		r = give_name(dir, fd, temp, name);
+	if (*temp)
+		unlinkat(dir, temp, 0);
+	if (r < 0)
+		return err_set(e, "S504", r, "cannot make it: %s", err_str(r));
+	*ret_fd = STEAL_FD(fd);
+	return 0;
+}
+
+int upper_open_named(int dirfd, const char *name, uint64_t size_bytes, const char *label,
+	int *ret_fd, struct err *e)
+{
+	cleanup_free char *path = disk_path(dirfd, name);
+	int r = check_size(size_bytes, e);
+
+	if (r == 0 && (!*label || strlen(label) > UPPER_LABEL_MAX ||
+			      strspn(label, LABEL_LETTERS) != strlen(label)))
+		r = err_set(e, "S300", EINVAL, "\"%.40s\" cannot be the label of a disk", label);
+	if (r < 0)
+		return r;
+	r = open_existing(dirfd, name, path, size_bytes, ret_fd, e);
+	if (r != -ENOENT)
+		return r;
+	r = refuse_tmpfs(dirfd, path, e);
+	if (r == 0)
+		r = make_named(dirfd, name, size_bytes, label, ret_fd, e);
+	if (r == -EEXIST)
+		return open_existing(dirfd, name, path, size_bytes, ret_fd, e);
+	if (r < 0)
+		err_wrap(e, "the disk %s", path);
+	/* A missing program is the host's lack; all else is a disk that fails. */
+	if (r < 0 && r != -ENOENT && e)
+		snprintf(e->code, sizeof(e->code), "S504");
+	return r;
 }

@@ -24,10 +24,10 @@ struct leftover {
 };
 
 static struct {
-	int exec_fd; /* <root>/exec */
+	int root_fd, exec_fd; /* <root>, <root>/exec */
 	uint64_t last;
 	struct leftover *leftovers;
-} cg = {.exec_fd = -1};
+} cg = {.root_fd = -1, .exec_fd = -1};
 
 static const char *leaf_name(uint64_t number, const char *file, char dst[static 64])
 {
@@ -66,6 +66,7 @@ int cgroup_start(int root_fd)
 	if (faccessat(exec, "cgroup.kill", F_OK, 0) < 0)
 		return -errno; /* a kernel before 5.14 */
 	cg.exec_fd = STEAL_FD(exec);
+	cg.root_fd = STEAL_FD(root);
 	return 0;
 }
 
@@ -175,6 +176,42 @@ void cgroup_leaf_release(struct cgroup_leaf *leaf)
 	leaf->number = 0;
 }
 
+/* --- the worker --- */
+
+int cgroup_worker_new(void)
+{
+	int fd;
+
+	if (cg.root_fd < 0)
+		return -ENOENT;
+	if (mkdirat(cg.root_fd, "worker", 0755) < 0 && errno != EEXIST)
+		return -errno;
+	fd = openat(cg.root_fd, "worker", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	return fd < 0 ? -errno : fd;
+}
+
+static int write_file(int dir_fd, const char *name, const char *text)
+{
+	cleanup_fd int fd = openat(dir_fd, name, O_WRONLY | O_CLOEXEC);
+
+	return fd < 0 ? -errno : fd_write_all(fd, text, strlen(text));
+}
+
+int cgroup_worker_limit(int worker_fd, uint64_t memory_max_bytes)
+{
+	char text[24];
+
+	snprintf(text, sizeof(text), "%llu", (unsigned long long)memory_max_bytes);
+	return write_file(worker_fd, "memory.max", text);
+}
+
+int cgroup_worker_kill(int worker_fd)
+{
+	return write_file(worker_fd, "cgroup.kill", "1");
+}
+
+/* --- given-up leaves --- */
+
 void cgroup_sweep(void)
 {
 	struct leftover **p = &cg.leftovers;
@@ -201,4 +238,7 @@ void cgroup_stop(void)
 		free(l);
 	}
 	fd_close(&cg.exec_fd);
+	if (cg.root_fd >= 0)
+		unlinkat(cg.root_fd, "worker", AT_REMOVEDIR);
+	fd_close(&cg.root_fd);
 }

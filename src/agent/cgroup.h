@@ -1,6 +1,7 @@
 /* cgroup - a leaf of the cgroup v2 tree for every exec, so that all it started can be killed.
  *
  *   <root>/exec/<number>        one leaf an exec, made empty, removed when empty again
+ *   <root>/worker               what a worker VM runs by itself
  *
  * A process group does not hold a child that called setsid(); a cgroup does, and cgroup.kill takes
  * forks that happen meanwhile with it. A program is root in the guest and may move itself to
@@ -33,6 +34,16 @@ int cgroup_leaf_kill(const struct cgroup_leaf *leaf);
 int cgroup_leaf_populated(const struct cgroup_leaf *leaf);
 /* Gives the leaf up: it is removed now, or when the last background process of it has ended. */
 void cgroup_leaf_release(struct cgroup_leaf *leaf);
+
+/* --- the worker of a worker VM: <root>/worker, one for everything it runs --- */
+
+/* Makes it and returns its open folder for CLONE_INTO_CGROUP (the caller closes it), or a negative
+ * errno. */
+int cgroup_worker_new(void);
+/* The memory that all in it may have together. 0, or why the kernel does not hold it to that. */
+int cgroup_worker_limit(int worker_fd, uint64_t memory_max_bytes);
+/* SIGKILL to all in it. */
+int cgroup_worker_kill(int worker_fd);
 
 /* Removes given-up leaves that have become empty; called after children were reaped. */
 void cgroup_sweep(void);

@@ -4,6 +4,8 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "base/mem.h"
+
 /* The next word from *pos on: its start and length, quotes included. False at the end. */
 static bool next_word(
 	const char *text, size_t len, size_t *pos, const char **ret_word, size_t *ret_len)
@@ -28,8 +30,7 @@ static bool next_word(
 	return true;
 }
 
-static int take_serial(const char *name, const char *value, size_t len,
-	char dst[static CMDLINE_SERIAL_MAX + 1], struct err *e)
+static int take_serial(const char *name, const char *value, size_t len, char *dst, struct err *e)
 {
 	if (dst[0])
 		return 0;
@@ -55,8 +56,11 @@ static int take_serial(const char *name, const char *value, size_t len,
 
 int cmdline_parse(const char *text, size_t len, struct cmdline *ret, struct err *e)
 {
-	static const char base[] = "iii.base=", upper[] = "iii.upper=";
 	struct cmdline c = {0};
+	const struct {
+		const char *name;
+		char *dst;
+	} ours[] = {{"iii.base", c.base}, {"iii.upper", c.upper}, {"iii.source", c.source}};
 	const char *word;
 	size_t n, pos = 0;
 	int r = 0;
@@ -64,12 +68,15 @@ int cmdline_parse(const char *text, size_t len, struct cmdline *ret, struct err 
 	while (r == 0 && next_word(text, len, &pos, &word, &n)) {
 		if (n == 2 && memcmp(word, "--", 2) == 0)
 			break;
-		if (n >= sizeof(base) - 1 && memcmp(word, base, sizeof(base) - 1) == 0)
-			r = take_serial("iii.base", word + sizeof(base) - 1, n - sizeof(base) + 1,
-				c.base, e);
-		else if (n >= sizeof(upper) - 1 && memcmp(word, upper, sizeof(upper) - 1) == 0)
-			r = take_serial("iii.upper", word + sizeof(upper) - 1,
-				n - sizeof(upper) + 1, c.upper, e);
+		for (size_t i = 0; i < ARRAY_LEN(ours); i++) {
+			size_t name = strlen(ours[i].name);
+
+			if (n <= name || word[name] != '=' || memcmp(word, ours[i].name, name) != 0)
+				continue;
+			r = take_serial(
+				ours[i].name, word + name + 1, n - name - 1, ours[i].dst, e);
+			break;
+		}
 	}
 	if (r == 0)
 		*ret = c;

@@ -1,5 +1,6 @@
 #include "agent/console.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -48,4 +49,11 @@ void console_say(const char *fmt, ...)
 	line[n++] = '\n';
 	if (console_fd >= 0)
 		fd_write_all(console_fd, line, n);
+}
+
+int console_open(void)
+{
+	int fd = open("/dev/console", O_WRONLY | O_NOCTTY | O_CLOEXEC);
+
+	return fd < 0 ? -errno : fd;
 }

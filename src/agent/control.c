@@ -103,6 +103,14 @@ void control_say_ready(uint64_t boot_us)
 	say(o);
 }
 
+void control_say_phase(const char *phase)
+{
+	json_object *o = event_new("phase");
+
+	json_add_str(o, "phase", phase);
+	say(o);
+}
+
 void control_say_exit(int status)
 {
 	json_object *o = event_new("exit");

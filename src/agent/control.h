@@ -1,6 +1,7 @@
 /* control - the port iii.control: one JSON object a line, both ways.
  *
  *   agent -> host   {"event":"ready","boot_us":N}
+ *                   {"event":"phase","phase":"sync|setup|install|run"}   worker VMs, after "ready"
  *                   {"event":"exit","status":N}          everything is on disk; power-off follows
  *                   {"event":"failed","message":"…"}     the boot cannot go on; power-off follows
  *   host -> agent   {"cmd":"shutdown","grace_ms":N}      see poweroff.h
@@ -31,6 +32,7 @@ enum control_cmd control_parse(const char *line, size_t len, uint64_t *ret_grace
 int control_start(uv_loop_t *loop, int fd, void (*on_cmd)(enum control_cmd cmd, uint64_t grace_ms));
 
 void control_say_ready(uint64_t boot_us);
+void control_say_phase(const char *phase);
 void control_say_exit(int status);
 /* Before the loop runs, and therefore with waiting (at most a second): tells `fd` why. */
 void control_say_failed(int fd, const char *message);

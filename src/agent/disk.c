@@ -93,13 +93,17 @@ static int make_upper_folders(struct err *e)
 	return make_folder(UPPER "/work", e);
 }
 
-static int mount_overlay(struct err *e)
+static int mount_overlay(bool upper_is_kept, struct err *e)
 {
-	/* redirect_dir lets programs rename folders of the image; index and metacopy would only
-	 * cost: nothing shares these layers and hard links of the image may break on copy-up. */
-	static const char options[] =
+	/* index and metacopy would only cost: nothing shares these layers and hard links of the
+	 * image may break on copy-up. redirect_dir lets programs rename folders of the image, by
+	 * writing their old names into the upper layer: not where that layer is kept, since the
+	 * next boot may put it over another image. */
+	static const char layers[] =
 		"lowerdir=" BASE ",upperdir=" UPPER "/upper,workdir=" UPPER "/work,"
-		"redirect_dir=on,index=off,metacopy=off,xino=off";
+		"index=off,metacopy=off,xino=off";
+	cleanup_free char *options =
+		xasprintf("%s,redirect_dir=%s", layers, upper_is_kept ? "off" : "on");
 
 	if (mount("overlay", DISK_ROOT, "overlay", 0, options) < 0)
 		return err_set(e, "S300", errno, "cannot mount the overlay of base and upper: %s",
@@ -130,7 +134,7 @@ int disk_mount_root(const struct cmdline *words, int *ret_upper_fd, struct err *
 	if (r == 0)
 		r = make_upper_folders(e);
 	if (r == 0)
-		r = mount_overlay(e);
+		r = mount_overlay(words->source[0] != '\0', e);
 	if (r < 0)
 		return r;
 	upper_fd = open(UPPER, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

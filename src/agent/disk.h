@@ -12,5 +12,6 @@
 int disk_find(const char *serial, const char *what, char dst[static 32], struct err *e);
 
 /* Mounts base (EROFS, read-only) and upper (ext4), and both as an overlay on DISK_ROOT.
+ * A command line that names a source disk is a worker VM's, whose upper disk outlives the boot.
  * *ret_upper_fd is the root folder of the upper disk, for poweroff.c. */
 int disk_mount_root(const struct cmdline *words, int *ret_upper_fd, struct err *e);

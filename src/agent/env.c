@@ -4,6 +4,8 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "base/str.h"
@@ -72,29 +74,54 @@ char **env_merge(char *const *base, char *const *extra)
 	return merged;
 }
 
+static int parse_parts(json_object *o, struct env_frame *ret, struct err *e)
+{
+	json_object *net = NULL, *worker = NULL;
+	int r;
+
+	r = json_get_object(o, "net", JSON_NULLABLE, &net, e);
+	if (r == 1) {
+		ret->has_net = true;
+		r = guest_net_from_json(net, &ret->net, e);
+		err_wrap(r < 0 ? e : NULL, "net");
+	}
+	if (r >= 0)
+		r = json_get_object(o, "worker", JSON_NULLABLE, &worker, e);
+	if (r == 1) {
+		ret->has_worker = true;
+		r = worker_job_from_json(worker, &ret->worker, e);
+		err_wrap(r < 0 ? e : NULL, "worker");
+	}
+	return MIN(r, 0);
+}
+
 int env_frame_parse(const char *json, size_t len, struct env_frame *ret, struct err *e)
 {
 	cleanup_json json_object *o = NULL;
 	const char *hostname = "sandbox";
 	char **given = NULL, **merged;
-	uint64_t time_ns = 0;
+	struct env_frame f = {0};
 
 	if (json_parse_object(json, len, &o, e) < 0 ||
 		json_get_str(o, "hostname", JSON_NULLABLE, &hostname, e) < 0 ||
-		json_get_u64(o, "time_ns", JSON_OPTIONAL, &time_ns, e) < 0 ||
+		json_get_u64(o, "time_ns", JSON_OPTIONAL, &f.time_ns, e) < 0 ||
+		parse_parts(o, &f, e) < 0 ||
 		json_get_strv(o, "env", JSON_OPTIONAL, &given, e) < 0) {
 		err_wrap(e, "port iii.env");
 		err_code(e, "S300");
+		env_frame_done(&f);
 		return -EINVAL;
 	}
 	if (!*hostname || strlen(hostname) > HOSTNAME_MAX) {
 		strv_free(given);
+		env_frame_done(&f);
 		return err_set(e, "S300", EINVAL,
 			"port iii.env: the hostname must have 1 to %d bytes", HOSTNAME_MAX);
 	}
 	merged = env_merge(ENV_DEFAULTS, given);
-	*ret = (struct env_frame){
-		.env = strv_dup(merged), .hostname = xstrdup(hostname), .time_ns = time_ns};
+	f.env = strv_dup(merged);
+	f.hostname = xstrdup(hostname);
+	*ret = f;
 	free(merged);
 	strv_free(given);
 	return 0;
@@ -104,5 +131,54 @@ void env_frame_done(struct env_frame *f)
 {
 	strv_free(f->env);
 	free(f->hostname);
+	worker_job_done(&f->worker);
 	*f = (struct env_frame){0};
+}
+
+/* --- a worker's --- */
+
+static bool is_folder(const char *path)
+{
+	struct stat st;
+
+	return path[0] == '/' && stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+static bool is_program(const char *path)
+{
+	struct stat st;
+
+	return path[0] == '/' && stat(path, &st) == 0 && S_ISREG(st.st_mode) &&
+	       access(path, X_OK) == 0;
+}
+
+char **env_for_worker(char *const *env)
+{
+	static char home[] = "HOME=/root", lang[] = "LANG=C.UTF-8";
+	char **v = xcalloc(strv_len(env) + 3, sizeof(*v));
+	bool has_home = false, has_lang = false;
+	size_t n = 0;
+
+	for (size_t i = 0; env[i]; i++) {
+		char *entry = env[i];
+
+		if (str_starts(entry, "HOME=")) {
+			has_home = true;
+			if (!is_folder(entry + strlen("HOME=")))
+				entry = home;
+		} else if (str_starts(entry, "LANG=")) {
+			has_lang = true;
+		} else if ((str_starts(entry, "TMPDIR=") &&
+				   !is_folder(entry + strlen("TMPDIR="))) ||
+			   (str_starts(entry, "SHELL=") && !is_program(entry + strlen("SHELL=")))) {
+			continue;
+		}
+		v[n++] = entry;
+	}
+	if (!has_home)
+		v[n++] = home;
+	if (!has_lang)
+		v[n++] = lang;
+	v[n] = NULL;
+	return v;
 }

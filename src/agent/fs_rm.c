@@ -52,24 +52,36 @@ static int fail_entry(const struct walk_entry *w, int r, void *user, struct err 
 	return fail_below(user, w, -r, e);
 }
 
-int fs_tree_remove(const char *path, struct err *e)
+int fs_tree_empty(int fd, const char *shown, struct err *e)
 {
 	static const struct walk_callbacks removing = {
 		.on_entry = remove_entry,
 		.on_leave = remove_emptied,
 		.on_error = fail_entry,
 	};
+
+	return walk(fd, WALK_REMOVING, &removing, (void *)shown, e);
+}
+
+int fs_tree_remove_at(int dir_fd, const char *name, const char *shown, struct err *e)
+{
 	int fd, r;
 
-	fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0 && (errno == ENOTDIR || errno == ELOOP))
-		return unlink(path) < 0 ? fs_error(e, errno, "cannot remove", path) : 0;
+		return unlinkat(dir_fd, name, 0) < 0 ? fs_error(e, errno, "cannot remove", shown)
+						     : 0;
 	if (fd < 0)
-		return fs_error(e, errno, "cannot remove", path);
-	r = walk(fd, WALK_REMOVING, &removing, (void *)path, e);
-	if (r == 0 && rmdir(path) < 0)
-		r = fs_error(e, errno, "cannot remove", path);
+		return fs_error(e, errno, "cannot remove", shown);
+	r = fs_tree_empty(fd, shown, e);
+	if (r == 0 && unlinkat(dir_fd, name, AT_REMOVEDIR) < 0)
+		r = fs_error(e, errno, "cannot remove", shown);
 	return r;
+}
+
+int fs_tree_remove(const char *path, struct err *e)
+{
+	return fs_tree_remove_at(AT_FDCWD, path, path, e);
 }
 
 static bool is_root(const struct stat *st)

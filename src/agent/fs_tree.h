@@ -6,6 +6,10 @@
 /* Removes what `path` names, below it first; links are removed, never followed. The path has no
  * slash at its end. A first failure stops it. */
 int fs_tree_remove(const char *path, struct err *e);
+/* The same for a name in the folder `dir_fd`; `shown` is what errors call it. */
+int fs_tree_remove_at(int dir_fd, const char *name, const char *shown, struct err *e);
+/* Removes all that is in the folder `fd`, which is taken. */
+int fs_tree_empty(int fd, const char *shown, struct err *e);
 
 /* Copies `src` to `dst`, which must not exist: types, modes, owners, times, extended attributes,
  * links as links, hard links within the tree, holes. Data is on the disk when it returns. After a

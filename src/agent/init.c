@@ -5,7 +5,7 @@
  *   3. base and upper disks by serial, overlay on /mnt/root (disk.c)
  *   4. the kernel's file systems inside it (mounts.c)
  *   5. that root moved over ours; what was mounted before stays beneath it, out of sight
- *   6. environment, hostname and time from the port iii.env
+ *   6. environment, hostname and time from the port iii.env; the network, if it names one
  *   7. after "ready" was said and before the first request is looked at, while the host is still
  *      taking that in: loopback up; limits; cgroups (main.c)
  *
@@ -31,6 +31,8 @@
 #include "agent/disk.h"
 #include "agent/hello.h"
 #include "agent/mounts.h"
+#include "agent/net.h"
+#include "agent/net_files.h"
 #include "agent/port.h"
 #include "base/fd.h"
 #include "base/mem.h"
@@ -157,7 +159,7 @@ int init_boot(struct init_result *ret, struct err *e)
 	struct cmdline words;
 	int r;
 
-	*ret = (struct init_result){-1, -1, -1, -1, -1, {0}};
+	*ret = (struct init_result){-1, -1, -1, -1, -1, "", {0}};
 	r = mount_early("proc", "/proc", e);
 	if (r == 0)
 		r = mount_early("sysfs", "/sys", e);
@@ -184,11 +186,24 @@ int init_boot(struct init_result *ret, struct err *e)
 	if (sethostname(ret->frame.hostname, strlen(ret->frame.hostname)) < 0)
 		console_say("cannot set the hostname: %s", err_str(errno));
 	set_clock(ret->frame.time_ns);
-	return 0;
+	memcpy(ret->source, words.source, sizeof(ret->source));
+	return ret->frame.has_net ? net_start(&ret->frame.net, ret->frame.hostname, e) : 0;
 }
 
-void init_finish(void)
+/* Without a network the name localhost is all that programs look up. */
+static void name_localhost(const char *hostname)
+{
+	cleanup_fd int root = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct err e = ERR_INIT;
+
+	if (root >= 0 && net_files_write_local(root, hostname, &e) < 0)
+		console_say("%s", e.text);
+}
+
+void init_finish(const struct init_result *boot)
 {
 	loopback_up();
 	raise_pid_max();
+	if (!boot->frame.has_net)
+		name_localhost(boot->frame.hostname);
 }

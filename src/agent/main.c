@@ -33,9 +33,11 @@
 #include "agent/hello.h"
 #include "agent/init.h"
 #include "agent/poweroff.h"
+#include "agent/provision.h"
 #include "agent/reap.h"
 #include "agent/serve.h"
 #include "agent/spawn.h"
+#include "agent/workspace.h"
 #include "base/fd.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -110,10 +112,42 @@ _Noreturn static void fail_boot(int control_fd, const char *why)
 
 static void on_command(enum control_cmd cmd, uint64_t grace_ms)
 {
-	if (cmd == CONTROL_SHUTDOWN)
+	if (cmd == CONTROL_SHUTDOWN && !provision_shutdown(grace_ms))
 		poweroff_begin(grace_ms, 0);
 	else if (cmd == CONTROL_ACK)
 		poweroff_ack();
+}
+
+static int bring_source(
+	void *user, const struct worker_job *job, struct sync_counts *ret, struct err *e)
+{
+	return workspace_bring(user, job, ret, e);
+}
+
+/* The worker is over: nothing else is left to do in this VM. */
+static void on_worker_end(int status, void *user)
+{
+	poweroff_begin(0, status);
+}
+
+static void on_worker_phase(const char *phase, void *user)
+{
+	control_say_phase(phase);
+}
+
+static void start_worker(uv_loop_t *loop, struct init_result *boot)
+{
+	const struct provision_config config = {.job = &boot->frame.worker,
+		.env = boot->frame.env,
+		.workdir = WORKSPACE_PATH,
+		.root_fd = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC),
+		.console_fd = console_open(),
+		.bring = bring_source,
+		.on_phase = on_worker_phase,
+		.on_end = on_worker_end,
+		.user = boot->source};
+
+	provision_start(loop, &config);
 }
 
 _Noreturn static void run_as_init(void)
@@ -138,8 +172,10 @@ _Noreturn static void run_as_init(void)
 		fail_boot(boot.control_fd, e.text);
 	}
 	control_say_ready(hello_boot_us());
-	init_finish();
+	init_finish(&boot);
 	start_cgroups(boot.cgroup_fd);
+	if (boot.frame.has_worker)
+		start_worker(&loop, &boot);
 	for (;;)
 		uv_run(&loop, UV_RUN_DEFAULT);
 }

@@ -99,8 +99,11 @@ static int enter_cgroup(int cgroup_fd)
 /* The child. Never returns. */
 static void run_child(const struct spawn_request *req, bool in_cgroup, struct spawn_report *report)
 {
+	struct rlimit files = spawn.files;
 	sigset_t none;
 
+	if (req->nofile)
+		files.rlim_cur = files.rlim_max = req->nofile;
 	if (req->cgroup_fd >= 0 && !in_cgroup && enter_cgroup(req->cgroup_fd) < 0)
 		give_up(report, SPAWN_STEP_SETUP, errno);
 	if (setsid() < 0 || dup2(req->in, 0) < 0 || dup2(req->out, 1) < 0 || dup2(req->err, 2) < 0)
@@ -108,7 +111,7 @@ static void run_child(const struct spawn_request *req, bool in_cgroup, struct sp
 	/* Now and not at execve, which may be long in coming: the write ends of other programs'
 	 * stdin are among them. */
 	syscall(SYS_close_range, 3, ~0U, 0);
-	setrlimit(RLIMIT_NOFILE, &spawn.files);
+	setrlimit(RLIMIT_NOFILE, &files);
 	if (chdir(req->workdir) < 0)
 		give_up(report, SPAWN_STEP_WORKDIR, errno);
 	signal(SIGPIPE, SIG_DFL);

@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include <stdint.h>
 #include <sys/types.h>
 
 /* Programs between start and reaping; one more is refused with EAGAIN (S300). Twice what the
@@ -30,6 +31,7 @@ struct spawn_request {
 	const char *workdir; /* absolute, or relative to / */
 	int in, out, err;    /* > 2; they become 0, 1, 2 */
 	int cgroup_fd;	     /* -1: stay where the agent is */
+	uint64_t nofile;     /* soft and hard limit of open files; 0: as every program's */
 };
 
 /* Maps the page, notes the limits a program gets. 0 or a negative errno. */

@@ -1,0 +1,24 @@
+/* net_files - what programs in the guest read to learn names and resolver: /etc/hosts and
+ * /etc/resolv.conf (worker VM specification §7.2).
+ *
+ * The image is somebody else's: /etc may be missing or a link, the files may be links that lead
+ * nowhere. The folder is found inside the root, and the names in it are replaced, never followed.
+ */
+#pragma once
+
+#include <stdbool.h>
+
+#include "base/err.h"
+#include "wire/guest_net.h"
+
+/* For a guest with a network: its name server, and
+ *
+ *   <gateway> localhost             a service on the host's loopback, as the host's user knows it
+ *   <gateway> host.iii.internal
+ *   127.0.0.1 <hostname>
+ *
+ * Files that say so already are left alone. */
+int net_files_write(int root_fd, const struct guest_net *net, const char *hostname, struct err *e);
+
+/* For one without: "127.0.0.1 localhost <hostname>" where the image has an /etc and no hosts. */
+int net_files_write_local(int root_fd, const char *hostname, struct err *e);

@@ -29,7 +29,9 @@ struct serve {
 	int status;
 	struct bus *bus;
 	struct config config;
-	struct pool *pool; /* from SERVING on */
+	struct images *images; /* this and the next two from SERVING on */
+	struct pool *pool;
+	unsigned open_parts; /* of images and pool, while CLOSING */
 	struct api *api;
 	uv_signal_t signals[ARRAY_LEN(end_signals)];
 	unsigned open_signals;
@@ -74,11 +76,20 @@ static void on_bus_closed(void *user)
 		uv_close((uv_handle_t *)&s->signals[i], on_signal_closed);
 }
 
-static void on_pool_closed(void *user)
+static void on_part_closed(void *user)
 {
 	struct serve *s = user;
 
-	bus_close(s->bus, on_bus_closed, s);
+	if (--s->open_parts == 0)
+		bus_close(s->bus, on_bus_closed, s);
+}
+
+/* In one turn: what waits for images is told by their end. */
+static void close_parts(struct serve *s)
+{
+	s->open_parts = 2;
+	pool_close(s->pool, on_part_closed, s);
+	images_close(s->images, on_part_closed, s);
 }
 
 void serve_stop(struct serve *s, int status)
@@ -90,7 +101,7 @@ void serve_stop(struct serve *s, int status)
 	if (s->api)
 		api_stop(s->api);
 	if (s->pool)
-		pool_close(s->pool, on_pool_closed, s);
+		close_parts(s);
 	else
 		bus_close(s->bus, on_bus_closed, s);
 }
@@ -112,11 +123,13 @@ static void start_serving(struct serve *s)
 {
 	struct err e = ERR_INIT;
 
+	s->images = images_new(s->loop);
 	s->pool = pool_new(s->loop, &(struct pool_options){
 					    .sandboxes_max = s->config.max_concurrent_sandboxes,
 					    .execs_max = s->config.max_concurrent_exec_per_sandbox,
 					    .exec_timeout_max_ms = s->config.max_exec_timeout_ms,
 					    .backend = s->o.backend,
+					    .images = s->images,
 				    });
 	s->api = api_new(s->bus, s->pool, &s->config, SANDBOX_VERSION);
 	if (api_register(s->api, &e) < 0) {

@@ -24,6 +24,7 @@
 struct sandbox {
 	struct sandbox *next;
 	const struct sandbox_callbacks *cb;
+	uint64_t net_active_ms;
 	void *user;
 	bool stopped;
 };
@@ -63,6 +64,11 @@ enum vm_tier sandbox_tier(const struct sandbox *sb)
 const char *sandbox_backend_name(const struct sandbox *sb)
 {
 	return "fake";
+}
+
+uint64_t sandbox_net_active_ms(const struct sandbox *sb)
+{
+	return sb->net_active_ms;
 }
 
 void sandbox_stop(struct sandbox *sb)
@@ -181,6 +187,8 @@ struct rig {
 	uv_loop_t loop;
 	uv_timer_t guard;
 	struct pool *pool;
+	struct images *images;
+	unsigned n_closed; /* pool and images */
 	bool hung, closed;
 };
 
@@ -209,7 +217,9 @@ static int set_up(void **state)
 	uv_timer_init(&r->loop, &r->guard);
 	r->guard.data = &r->hung;
 	uv_timer_start(&r->guard, on_guard, HANG_GUARD_MS, 0);
+	r->images = images_new(&r->loop);
 	r->pool = pool_new(&r->loop, &(struct pool_options){.sandboxes_max = 2,
+					     .images = r->images,
 					     .execs_max = 2,
 					     .exec_timeout_max_ms = 5000,
 					     .now_ms = test_now});
@@ -219,7 +229,15 @@ static int set_up(void **state)
 
 static void on_closed(void *user)
 {
-	((struct rig *)user)->closed = true;
+	struct rig *r = user;
+
+	r->closed = ++r->n_closed == 2;
+}
+
+static void close_pool(struct rig *r)
+{
+	pool_close(r->pool, on_closed, r);
+	images_close(r->images, on_closed, r);
 }
 
 /* Sandboxes that were told to stop do. */
@@ -240,7 +258,7 @@ static int tear_down(void **state)
 
 	set_store(true, false, false);
 	if (r->pool)
-		pool_close(r->pool, on_closed, r);
+		close_pool(r);
 	while (!r->closed) {
 		end_stopped();
 		turn(r);
@@ -672,6 +690,21 @@ static void idle_ones_are_reaped(void **state)
 	assert_int_equal(listed(r), 0);
 }
 
+static void network_payload_keeps_a_sandbox(void **state)
+{
+	struct rig *r = *state;
+	static struct created c;
+	struct sandbox *sb = live(r, &c, 10);
+
+	the_time_ms += 10001;
+	sb->net_active_ms = the_time_ms - 1;
+	pool_reap(r->pool);
+	assert_false(sb->stopped);
+	the_time_ms += 10000;
+	pool_reap(r->pool);
+	assert_true(sb->stopped);
+}
+
 static void a_channel_that_nobody_reads_keeps_nothing_alive(void **state)
 {
 	struct rig *r = *state;
@@ -722,7 +755,7 @@ static void closing_ends_everything(void **state)
 	create(r, &c[1]);
 	for (int i = 0; i < 4; i++)
 		uv_run(&r->loop, UV_RUN_NOWAIT);
-	pool_close(r->pool, on_closed, r);
+	close_pool(r);
 	expect_code(pool_check_room(r->pool, &e), &e, "S300", "shutting down");
 	r->pool = NULL;
 	while (!r->closed) {
@@ -740,7 +773,7 @@ static void closing_ends_a_boot(void **state)
 
 	create(r, &c);
 	wait_for_boots(r, 1);
-	pool_close(r->pool, on_closed, r);
+	close_pool(r);
 	r->pool = NULL;
 	assert_true(fake.all->stopped);
 	while (!r->closed) {
@@ -772,6 +805,7 @@ int main(void)
 		WITH_RIG(a_vm_that_dies_by_itself),
 		WITH_RIG(a_dead_one_can_be_stopped),
 		WITH_RIG(idle_ones_are_reaped),
+		WITH_RIG(network_payload_keeps_a_sandbox),
 		WITH_RIG(a_channel_that_nobody_reads_keeps_nothing_alive),
 		cmocka_unit_test(when_it_is_due),
 		WITH_RIG(closing_ends_everything),

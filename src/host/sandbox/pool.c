@@ -17,7 +17,6 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "host/sandbox/images.h"
 #include "host/sandbox/reaper.h"
 
 enum state {
@@ -61,10 +60,9 @@ struct pool {
 	struct pool_entry *first, *last;
 	size_t counting;
 	size_t vms; /* that have not ended */
-	struct images *images;
 	uv_timer_t tick;
 	bool closing;
-	unsigned open; /* images and timer, while closing */
+	bool tick_closed;
 	void (*closed)(void *user);
 	void *closed_user;
 };
@@ -143,7 +141,7 @@ static void list_remove(struct pool_entry *x)
 
 static void maybe_closed(struct pool *p)
 {
-	if (!p->closing || p->open || p->vms || p->first)
+	if (!p->closing || !p->tick_closed || p->vms || p->first)
 		return;
 	p->closed(p->closed_user);
 	free(p);
@@ -320,7 +318,7 @@ void pool_create(struct pool *p, const struct pool_create *c, pool_created cb, v
 	}
 	p->counting++; /* FETCHING counts */
 	list_add(x);
-	images_get(p->images, c->image, c->image_ref, c->may_fetch, on_image, x);
+	images_get(p->o.images, c->image, c->image_ref, c->may_fetch, on_image, x);
 }
 
 /* --- working in one --- */
@@ -576,24 +574,18 @@ struct pool *pool_new(uv_loop_t *loop, const struct pool_options *o)
 	p->o = *o;
 	if (!p->o.now_ms)
 		p->o.now_ms = host_now_ms;
-	p->images = images_new(loop);
 	uv_timer_init(loop, &p->tick);
 	p->tick.data = p;
 	uv_timer_start(&p->tick, on_tick, REAPER_TICK_MS, REAPER_TICK_MS);
 	return p;
 }
 
-static void on_part_closed(void *user)
-{
-	struct pool *p = user;
-
-	p->open--;
-	maybe_closed(p);
-}
-
 static void on_tick_closed(uv_handle_t *h)
 {
-	on_part_closed(h->data);
+	struct pool *p = h->data;
+
+	p->tick_closed = true;
+	maybe_closed(p);
 }
 
 /* Ends an entry whatever it is doing. */
@@ -610,7 +602,7 @@ static void close_entry(struct pool_entry *x)
 	case BOOTING:
 		sandbox_stop(x->sb);
 		break;
-	case FETCHING: /* images_close() ends it */
+	case FETCHING: /* the end of the images ends it */
 	case STOPPING:
 	case GONE:
 		break;
@@ -622,11 +614,9 @@ void pool_close(struct pool *p, void (*closed)(void *user), void *user)
 	p->closing = true;
 	p->closed = closed;
 	p->closed_user = user;
-	p->open = 2;
 	for (struct pool_entry *x = p->first, *next; x; x = next) {
 		next = x->next;
 		close_entry(x);
 	}
-	images_close(p->images, on_part_closed, p);
 	uv_close((uv_handle_t *)&p->tick, on_tick_closed);
 }

@@ -26,3 +26,6 @@ typedef void (*images_got)(struct image *img, const struct err *why, void *user)
 /* `name` is what people call the image, `ref` the reference behind it. */
 void images_get(struct images *im, const char *name, const char *ref, bool may_fetch, images_got cb,
 	void *user);
+
+/* How far the fetch of `ref` is; false when none is under way. */
+bool images_progress(const struct images *im, const char *ref, struct image_progress *ret);

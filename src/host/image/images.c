@@ -8,7 +8,7 @@
  *
  * Everything but fetch_thread() and open_work() runs on the loop.
  */
-#include "host/sandbox/images.h"
+#include "host/image/images.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -47,8 +47,9 @@ struct flight {
 	/* of the thread */
 	int r;
 	struct err why;
-	const char *stage;
 	uint64_t logged_ms;
+	_Atomic(const char *) stage; /* a literal; NULL: nothing was heard yet */
+	atomic_ullong done_bytes, total_bytes;
 };
 
 struct images {
@@ -89,10 +90,12 @@ static void on_progress(const struct image_progress *p, void *user)
 {
 	struct flight *f = user;
 	uint64_t now = uv_hrtime() / 1000000;
+	const char *stage = atomic_exchange(&f->stage, p->stage);
 
-	if (f->stage && str_eq(f->stage, p->stage) && now - f->logged_ms < PROGRESS_LOG_MS)
+	atomic_store(&f->done_bytes, p->done_bytes);
+	atomic_store(&f->total_bytes, p->total_bytes);
+	if (stage && str_eq(stage, p->stage) && now - f->logged_ms < PROGRESS_LOG_MS)
 		return;
-	f->stage = p->stage;
 	f->logged_ms = now;
 	log_info("fetching image", "image=%s stage=%s bytes=%llu total=%llu", log_quote(f->name),
 		p->stage, (unsigned long long)p->done_bytes, (unsigned long long)p->total_bytes);
@@ -264,6 +267,20 @@ void images_get(struct images *im, const char *name, const char *ref, bool may_f
 		.cb = cb,
 		.user = user};
 	open_start(rq);
+}
+
+bool images_progress(const struct images *im, const char *ref, struct image_progress *ret)
+{
+	const struct flight *f = im->flights;
+
+	while (f && !str_eq(f->ref, ref))
+		f = f->next;
+	if (!f || !atomic_load(&f->stage))
+		return false;
+	*ret = (struct image_progress){.stage = atomic_load(&f->stage),
+		.done_bytes = atomic_load(&f->done_bytes),
+		.total_bytes = atomic_load(&f->total_bytes)};
+	return true;
 }
 
 struct images *images_new(uv_loop_t *loop)

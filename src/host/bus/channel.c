@@ -241,6 +241,15 @@ static void writer_stalled(uv_timer_t *timer)
 	writer_end(w, CHANNEL_STALLED, why);
 }
 
+static void on_writer_open(struct ws *ws, void *user)
+{
+	struct channel_writer *w = user;
+
+	(void)ws;
+	if (w->ev->open)
+		w->ev->open(w, w->end.user);
+}
+
 static void on_writer_drained(struct ws *ws, void *user)
 {
 	struct channel_writer *w = user;
@@ -266,6 +275,7 @@ static void on_writer_closed(
 }
 
 static const struct ws_events writer_events = {
+	.open = on_writer_open,
 	.drained = on_writer_drained,
 	.closed = on_writer_closed,
 };

@@ -47,6 +47,8 @@ void channel_reader_resume(struct channel_reader *r);
 void channel_reader_close(struct channel_reader *r);
 
 struct channel_writer_events {
+	/* The engine has accepted it. Not needed for writing. May be NULL. */
+	void (*open)(struct channel_writer *w, void *user);
 	/* The chunk is out: another one is taken. May be NULL. */
 	void (*drain)(struct channel_writer *w, void *user);
 	/* The last one; w is gone when it returns. */

@@ -67,6 +67,12 @@ static void codes(void **state)
 		{"S219", "filesystem", NULL, false},
 		{"S300", "platform", "host", false},
 		{"S400", "config", "limit", false},
+		{"S500", "config", "iii.worker.yaml", false},
+		{"S501", "validation", "folders", false},
+		{"S502", "validation", "worker::stop", false},
+		{"S503", "validation", "start", false},
+		{"S504", "internal", "state folder", false},
+		{"S505", "validation", "auth", false},
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
@@ -115,6 +121,22 @@ static void the_cure_of_a_missing_parent(void **state)
 	assert_non_null(strstr(str(o, "fix_note"), "parents: true"));
 }
 
+static void the_worker_vm_in_the_way(void **state)
+{
+	cleanup_json json_object *o = NULL, *other = NULL;
+	struct err e = ERR_INIT;
+
+	err_set(&e, "S502", EBUSY, "busy");
+	o = reply_failure_new(
+		&(struct reply_failure){.e = &e, .busy_vm = "wvm-1", .busy_instance = UINT64_MAX});
+	check_members(o);
+	assert_string_equal(json_object_to_json_string_ext(
+				    json_object_object_get(o, "fix"), JSON_C_TO_STRING_PLAIN),
+		"{\"instance\":18446744073709551615,\"vm_id\":\"wvm-1\"}");
+	other = reply_failure_new(&(struct reply_failure){.e = &e, .busy_vm = "wvm-1"});
+	assert_string_equal(str(other, "fix"), "{ \"vm_id\": \"wvm-1\" }");
+}
+
 static void a_step_of_run(void **state)
 {
 	struct reply_step step = {"fs::write (code)", "the-id"};
@@ -160,6 +182,7 @@ int main(void)
 		cmocka_unit_test(codes),
 		cmocka_unit_test(an_error_without_a_code_is_the_platforms),
 		cmocka_unit_test(the_cure_of_a_missing_parent),
+		cmocka_unit_test(the_worker_vm_in_the_way),
 		cmocka_unit_test(a_step_of_run),
 		cmocka_unit_test(more_is_put_behind_and_made_valid),
 	};

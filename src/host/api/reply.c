@@ -41,6 +41,17 @@ static const struct code codes[] = {
 	{"S300", "platform", false, "a retry alone will not help: the cause is on the host"},
 	{"S400", "config", false,
 		"stay below the limit that the message names, or ask the operator to raise it"},
+	{"S500", "config", false,
+		"correct the source or its iii.worker.yaml as the message says, then start again"},
+	{"S501", "validation", false,
+		"move the source below one of the two folders that the message names"},
+	{"S502", "validation", false,
+		"stop the worker VM that `fix` names with worker::stop, then send the request "
+		"again"},
+	{"S503", "validation", false, "start the worker VM first"},
+	{"S504", "internal", false,
+		"a retry alone will not help: the cause is in the host's state folder"},
+	{"S505", "validation", false, "send the token that the adapter was started with in `auth`"},
 };
 
 static const char parents_note[] =
@@ -105,6 +116,11 @@ static json_object *new_fix(const struct reply_failure *f, const struct code *co
 	} else if (f->parent_missing) {
 		fix = reply_object();
 		json_add_bool(fix, "parents", true);
+	} else if (f->busy_vm) {
+		fix = reply_object();
+		if (f->busy_instance)
+			json_add_u64(fix, "instance", f->busy_instance);
+		json_add_str(fix, "vm_id", f->busy_vm);
 	}
 	return fix;
 }

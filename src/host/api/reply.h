@@ -9,6 +9,7 @@
 #include <json-c/json_object.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/err.h"
 #include "host/bus/bus.h"
@@ -30,6 +31,8 @@ struct reply_failure {
 	size_t more_len;
 	bool parent_missing; /* S211 that `parents: true` would cure */
 	const struct reply_step *step;
+	const char *busy_vm;	/* S502: which worker VM is in the way … */
+	uint64_t busy_instance; /* … as which instance; 0: unknown */
 };
 
 /* The seven members. */

@@ -96,14 +96,23 @@ static int enter_cgroup(int cgroup_fd)
 	return fd < 0 || write(fd, "0", 1) < 0 ? -1 : 0;
 }
 
+/* Without the right to raise the hard limit (a test), as many as it allows. */
+static void limit_files(uint64_t wanted)
+{
+	struct rlimit files = wanted ? (struct rlimit){wanted, wanted} : spawn.files, mine;
+
+	if (setrlimit(RLIMIT_NOFILE, &files) == 0 || getrlimit(RLIMIT_NOFILE, &mine) < 0)
+		return;
+	files.rlim_max = mine.rlim_max;
+	files.rlim_cur = MIN(files.rlim_cur, files.rlim_max);
+	setrlimit(RLIMIT_NOFILE, &files);
+}
+
 /* The child. Never returns. */
 static void run_child(const struct spawn_request *req, bool in_cgroup, struct spawn_report *report)
 {
-	struct rlimit files = spawn.files;
 	sigset_t none;
 
-	if (req->nofile)
-		files.rlim_cur = files.rlim_max = req->nofile;
 	if (req->cgroup_fd >= 0 && !in_cgroup && enter_cgroup(req->cgroup_fd) < 0)
 		give_up(report, SPAWN_STEP_SETUP, errno);
 	if (setsid() < 0 || dup2(req->in, 0) < 0 || dup2(req->out, 1) < 0 || dup2(req->err, 2) < 0)
@@ -111,7 +120,7 @@ static void run_child(const struct spawn_request *req, bool in_cgroup, struct sp
 	/* Now and not at execve, which may be long in coming: the write ends of other programs'
 	 * stdin are among them. */
 	syscall(SYS_close_range, 3, ~0U, 0);
-	setrlimit(RLIMIT_NOFILE, &files);
+	limit_files(req->nofile);
 	if (chdir(req->workdir) < 0)
 		give_up(report, SPAWN_STEP_WORKDIR, errno);
 	signal(SIGPIPE, SIG_DFL);

@@ -28,6 +28,22 @@ static const char good_text[] =
 	"{\"role\":\"base\",\"fd\":8,\"serial\":\"12\",\"readonly\":true,\"throwaway\":false},"
 	"{\"role\":\"upper\",\"fd\":9,\"serial\":\"13\",\"readonly\":false,\"throwaway\":true}]}";
 
+#define JOB                                                                                        \
+	"{\"name\":\"web\",\"kind\":\"local\",\"setup\":null,\"install\":null,\"run\":\"x\","      \
+	"\"setup_digest\":\"\",\"install_digest\":\"\",\"source_digest\":\"\","                    \
+	"\"memory_max_bytes\":0,\"nofile\":65536}"
+#define SOURCE                                                                                     \
+	"{\"role\":\"source\",\"fd\":10,\"serial\":\"14\",\"readonly\":true,\"throwaway\":false}"
+
+static const char worker_text[] =
+	"{\"label\":\"wvm-1\",\"backend\":\"krun\",\"vmm\":\"/lib/libkrun.so.1\",\"vcpus\":2,"
+	"\"mem_mib\":512,\"boot_timeout_ms\":30000,\"tsc_khz\":0,\"kernel_fd\":6,"
+	"\"kernel_format\":\"elf\",\"hostname\":\"web\",\"env\":[],\"disks\":["
+	"{\"role\":\"boot\",\"fd\":7,\"serial\":\"boot\",\"readonly\":true,\"throwaway\":false},"
+	"{\"role\":\"base\",\"fd\":8,\"serial\":\"12\",\"readonly\":true,\"throwaway\":false},"
+	"{\"role\":\"upper\",\"fd\":9,\"serial\":\"13\",\"readonly\":false,\"throwaway\":false}"
+	"," SOURCE "],\"log_fd\":15,\"worker\":" JOB ",\"nested_virt\":true,\"hyperthreads\":true}";
+
 static void decode(const char *text, struct plan *p)
 {
 	struct err e = ERR_INIT;
@@ -58,15 +74,14 @@ static void test_decode(void **state)
 }
 
 /* What is written is what was read, also through a descriptor. */
-static void test_round_trip(void **state)
+static void round_trip(const char *text)
 {
 	cleanup_plan struct plan p, q;
 	cleanup_buf struct buf a = {0}, b = {0};
 	cleanup_fd int fd = -1;
 
-	(void)state;
 	q = (struct plan){0};
-	decode(good_text, &p);
+	decode(text, &p);
 	buf_init(&a, PLAN_FRAME_MAX + 4);
 	buf_init(&b, PLAN_FRAME_MAX + 4);
 	assert_int_equal(plan_encode(&p, &a, NULL), 0);
@@ -79,12 +94,62 @@ static void test_round_trip(void **state)
 	assert_memory_equal(a.data, b.data, a.len);
 }
 
+static void test_round_trip(void **state)
+{
+	(void)state;
+	round_trip(good_text);
+	round_trip(worker_text);
+}
+
+static void test_worker(void **state)
+{
+	cleanup_plan struct plan p, sandbox;
+	cleanup_buf struct buf out = {0};
+
+	(void)state;
+	decode(worker_text, &p);
+	decode(good_text, &sandbox);
+	assert_int_equal(p.log_fd, 15);
+	assert_non_null(p.worker);
+	assert_true(p.nested_virt && p.hyperthreads);
+	assert_true(plan_has_kept_disk(&p));
+	assert_int_equal(sandbox.log_fd, 0);
+	assert_null(sandbox.worker);
+	assert_false(sandbox.nested_virt || sandbox.hyperthreads);
+	assert_false(plan_has_kept_disk(&sandbox));
+	buf_init(&out, 4096);
+	assert_int_equal(plan_env_frame(&p, 5, &out, NULL), 0);
+	assert_string_equal((char *)out.data + PLAN_FRAME_HDR,
+		"{\"env\":[],\"hostname\":\"web\",\"time_ns\":5,\"worker\":" JOB "}");
+	buf_clear(&out);
+	assert_int_equal(plan_cmdline(&p, "reboot=k", &out, NULL), 0);
+	assert_non_null(strstr((char *)out.data, " iii.upper=13 iii.source=14"));
+}
+
 /* Each of these differs from the good text in one place. */
+struct bad_case {
+	const char *old, *new, *says;
+};
+
+static void refuse(const char *good, const struct bad_case *c)
+{
+	cleanup_plan struct plan p;
+	const char *at = strstr(good, c->old);
+	cleanup_free char *text = NULL;
+	struct err e = ERR_INIT;
+
+	assert_non_null(at);
+	text = xasprintf("%.*s%s%s", (int)(at - good), good, c->new, at + strlen(c->old));
+	if (plan_decode(text, strlen(text), &p, &e) == 0)
+		fail_msg("%s was taken", c->new);
+	if (!strstr(e.text, c->says))
+		fail_msg("%s: \"%s\" does not name %s", c->new, e.text, c->says);
+	assert_string_equal(e.code, "S300");
+}
+
 static void test_bad(void **state)
 {
-	static const struct {
-		const char *old, *new, *says;
-	} cases[] = {
+	static const struct bad_case cases[] = {
 		{"\"label\":\"sb-1.a_b\"", "\"label\":\"\"", "label"},
 		{"\"label\":\"sb-1.a_b\"", "\"label\":\"a b\"", "label"},
 		{"\"label\":\"sb-1.a_b\"", "\"label\":1", "label"},
@@ -124,21 +189,32 @@ static void test_bad(void **state)
 	};
 
 	(void)state;
-	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-		cleanup_plan struct plan p;
-		const char *at = strstr(good_text, cases[i].old);
-		cleanup_free char *text = NULL;
-		struct err e = ERR_INIT;
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++)
+		refuse(good_text, &cases[i]);
+}
 
-		assert_non_null(at);
-		text = xasprintf("%.*s%s%s", (int)(at - good_text), good_text, cases[i].new,
-			at + strlen(cases[i].old));
-		if (plan_decode(text, strlen(text), &p, &e) == 0)
-			fail_msg("case %zu (%s) was taken", i, cases[i].new);
-		if (!strstr(e.text, cases[i].says))
-			fail_msg("case %zu: \"%s\" does not name %s", i, e.text, cases[i].says);
-		assert_string_equal(e.code, "S300");
-	}
+static void test_bad_worker(void **state)
+{
+	static const struct bad_case cases[] = {
+		{"\"log_fd\":15", "\"log_fd\":5", "log_fd"},
+		{"\"log_fd\":15", "\"log_fd\":16", "log_fd"},
+		{"\"log_fd\":15", "\"log_fd\":9", "twice"},
+		{"\"log_fd\":15", "\"log_fd\":\"15\"", "log_fd"},
+		{"," SOURCE, "", "source"},
+		{"\"worker\":" JOB ",", "", "source"},
+		{"\"worker\":" JOB, "\"worker\":null", "worker"},
+		{"\"worker\":" JOB, "\"worker\":[]", "worker"},
+		{"\"run\":\"x\"", "\"run\":\"\"", "worker: run"},
+		{"\"nofile\":65536", "\"nofile\":65536,\"x\":1", "worker: unknown member"},
+		{"\"serial\":\"14\",\"readonly\":true", "\"serial\":\"14\",\"readonly\":false",
+			"source"},
+		{"\"nested_virt\":true", "\"nested_virt\":1", "nested_virt"},
+		{"\"hyperthreads\":true", "\"hyperthreads\":null", "hyperthreads"},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++)
+		refuse(worker_text, &cases[i]);
 }
 
 static int read_bytes(const void *data, size_t len, struct err *e)
@@ -260,10 +336,12 @@ static void test_guest_lines(void **state)
 		"{\"event\":\"ready\",\"boot_us\":-1}", "{\"event\":\"exit\"}",
 		"{\"event\":\"exit\",\"status\":256}", "{\"event\":\"exit\",\"status\":\"0\"}",
 		"{\"event\":\"failed\"}", "{\"event\":\"failed\",\"message\":3}",
-		"{\"event\":\"boo\"}", "{\"event\":1}", "{\"event\":\"ready\",\"boot_us\":1}x",
-		"{\"cmd\":\"kill\"}"};
+		"{\"event\":\"phase\"}", "{\"event\":\"phase\",\"phase\":\"start\"}",
+		"{\"event\":\"phase\",\"phase\":3}", "{\"event\":\"boo\"}", "{\"event\":1}",
+		"{\"event\":\"ready\",\"boot_us\":1}x", "{\"cmd\":\"kill\"}"};
 	struct control_guest g;
 	static const char ready[] = "{\"event\":\"ready\",\"boot_us\":77}",
+			  phase[] = "{\"event\":\"phase\",\"phase\":\"install\"}",
 			  left[] = "{\"event\":\"exit\",\"status\":3}",
 			  failed[] = "{\"event\":\"failed\",\"message\":\"no\\n\\u001bdisk\"}";
 
@@ -271,6 +349,9 @@ static void test_guest_lines(void **state)
 	assert_int_equal(control_guest_parse(ready, sizeof(ready) - 1, &g, NULL), 0);
 	assert_int_equal(g.kind, CONTROL_GUEST_READY);
 	assert_int_equal(g.boot_us, 77);
+	assert_int_equal(control_guest_parse(phase, sizeof(phase) - 1, &g, NULL), 0);
+	assert_int_equal(g.kind, CONTROL_GUEST_PHASE);
+	assert_int_equal(g.phase, VM_PHASE_INSTALL);
 	assert_int_equal(control_guest_parse(left, sizeof(left) - 1, &g, NULL), 0);
 	assert_int_equal(g.kind, CONTROL_GUEST_EXIT);
 	assert_int_equal(g.status, 3);
@@ -329,6 +410,40 @@ static void test_report(void **state)
 	assert_string_equal(out.tail, in.tail);
 	control_event_done(&in);
 	control_event_done(&out);
+}
+
+/* The guest's own status is there or not; a phase arrives as it was said. */
+static void test_events(void **state)
+{
+	static const int statuses[] = {-1, 0, 7, 255};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(statuses); i++) {
+		struct control_event in = {.kind = CONTROL_EVENT_EXITED,
+					     .end = VM_END_STOPPED,
+					     .guest_status = statuses[i]},
+				     out;
+		cleanup_buf struct buf line = {0};
+
+		buf_init(&line, CONTROL_BOOT_LINE_MAX);
+		assert_int_equal(control_event_add(&line, &in), 0);
+		assert_int_equal(
+			control_event_parse((char *)line.data, line.len - 1, &out, NULL), 0);
+		assert_int_equal(out.guest_status, statuses[i]);
+		control_event_done(&out);
+	}
+	for (int i = VM_PHASE_SYNC; i <= VM_PHASE_RUN; i++) {
+		struct control_event in = {.kind = CONTROL_EVENT_PHASE, .phase = (enum vm_phase)i},
+				     out;
+		cleanup_buf struct buf line = {0};
+
+		buf_init(&line, CONTROL_BOOT_LINE_MAX);
+		assert_int_equal(control_event_add(&line, &in), 0);
+		assert_int_equal(
+			control_event_parse((char *)line.data, line.len - 1, &out, NULL), 0);
+		assert_int_equal(out.kind, CONTROL_EVENT_PHASE);
+		assert_int_equal(out.phase, i);
+	}
 }
 
 static int collect_line(char *line, size_t len, void *user)
@@ -461,6 +576,8 @@ int main(void)
 		cmocka_unit_test(test_decode),
 		cmocka_unit_test(test_round_trip),
 		cmocka_unit_test(test_bad),
+		cmocka_unit_test(test_worker),
+		cmocka_unit_test(test_bad_worker),
 		cmocka_unit_test(test_read_bad),
 		cmocka_unit_test(test_env_limit),
 		cmocka_unit_test(test_cmdline),
@@ -469,6 +586,7 @@ int main(void)
 		cmocka_unit_test(test_guest_lines),
 		cmocka_unit_test(test_commands),
 		cmocka_unit_test(test_report),
+		cmocka_unit_test(test_events),
 		cmocka_unit_test(test_started),
 		cmocka_unit_test(test_feed),
 		cmocka_unit_test(test_tail),

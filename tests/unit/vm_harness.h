@@ -25,6 +25,7 @@
 
 #include <cmocka.h>
 
+#include "base/buf.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -38,6 +39,8 @@
 #define GUARD_MS 120000 /* against a hang; nothing here takes long */
 
 #define UNUSED __attribute__((unused))
+
+#define COUNT_TO 400000 /* lines: some ten MiB, more than all pipes on the way hold */
 
 /* --- what runs in the VMM's place --- */
 
@@ -211,6 +214,85 @@ UNUSED static void vmm_flood(const struct plan *p, const struct vmm_ends *ends)
 	leave(ends, "0");
 }
 
+/* --- of a worker VM --- */
+
+#define PHASE(word) "{\"event\":\"phase\",\"phase\":\"" word "\"}\n"
+
+/* Hands on what it was told, goes through its phases, and ends by itself. */
+UNUSED static void vmm_worker(const struct plan *p, const struct vmm_ends *ends)
+{
+	char text[4096];
+
+	(void)p;
+	read_env(ends, text, sizeof(text));
+	say(ends->agent, text);
+	say(ends->agent, "\n");
+	say(ends->control, READY PHASE("sync") PHASE("install") PHASE("run"));
+	say(ends->console, "worker's words\n");
+	leave(ends, "42");
+}
+
+UNUSED static void vmm_phase_back(const struct plan *p, const struct vmm_ends *ends)
+{
+	(void)p;
+	say(ends->control, READY PHASE("run") PHASE("setup"));
+	wait_for_ever();
+}
+
+UNUSED static void vmm_phase_twice(const struct plan *p, const struct vmm_ends *ends)
+{
+	(void)p;
+	say(ends->control, READY PHASE("sync") PHASE("sync"));
+	wait_for_ever();
+}
+
+UNUSED static void vmm_phase_early(const struct plan *p, const struct vmm_ends *ends)
+{
+	(void)p;
+	say(ends->control, PHASE("sync") READY);
+	wait_for_ever();
+}
+
+/* Says with what it leaves, and stays. */
+UNUSED static void vmm_says_exit(const struct plan *p, const struct vmm_ends *ends)
+{
+	(void)p;
+	say(ends->control, READY "{\"event\":\"exit\",\"status\":5}\n");
+	say(ends->agent, "said\n");
+	wait_for_ever();
+}
+
+/* Writes to its disk when it is asked to leave, and leaves. */
+UNUSED static void vmm_saves(const struct plan *p, const struct vmm_ends *ends)
+{
+	char text[256];
+
+	say(ends->agent, "here\n");
+	say(ends->control, READY);
+	hear(ends->control, text, sizeof(text));
+	if (fd_pwrite_all(p->disks[2].fd, text, sizeof(text), 0) < 0)
+		_exit(91);
+	leave(ends, "0");
+}
+
+/* Says numbered lines on both streams until nobody listens any more, or all are said. */
+UNUSED static void vmm_counts(const struct plan *p, const struct vmm_ends *ends)
+{
+	char text[64];
+
+	(void)p;
+	say(ends->agent, "here\n");
+	say(ends->control, READY);
+	for (unsigned i = 0; i < COUNT_TO; i++) {
+		snprintf(text, sizeof(text), "line %u of the console\n", i);
+		say(ends->console, text);
+		if (i % 16 == 0)
+			say(2, text);
+	}
+	say(ends->console, "the end");
+	leave(ends, "0");
+}
+
 UNUSED static void vmm_bad_line(const struct plan *p, const struct vmm_ends *ends)
 {
 	(void)p;
@@ -335,6 +417,13 @@ static const struct {
 	{"misfire_twice", vmm_misfire_twice},
 	{"misfire_late", vmm_misfire_late},
 	{"inventory", vmm_inventory},
+	{"worker", vmm_worker},
+	{"phase_back", vmm_phase_back},
+	{"phase_twice", vmm_phase_twice},
+	{"phase_early", vmm_phase_early},
+	{"says_exit", vmm_says_exit},
+	{"saves", vmm_saves},
+	{"counts", vmm_counts},
 };
 
 /* The name of the function travels as the plan's `vmm`. */
@@ -371,6 +460,9 @@ struct run {
 	struct vm *vm;
 	int agent;
 	bool ready, ended, in_time;
+	char phases[16];    /* one digit each */
+	struct buf logs[2]; /* of each stream; buf_init'ed by who wants them */
+	void (*slow)(void); /* made at each piece of log */
 	struct vm_exit x;
 	char tail[16384];
 	void (*then)(struct run *r); /* made when ready */
@@ -408,6 +500,48 @@ UNUSED static void on_exit_(struct vm *vm, const struct vm_exit *x, void *user)
 }
 
 static const struct vm_callbacks callbacks = {.on_ready = on_ready, .on_exit = on_exit_};
+
+/* What start_with makes of a VM. */
+static const struct vm_callbacks *use_callbacks = &callbacks;
+static const struct worker_job *use_job;
+
+UNUSED static void on_phase(struct vm *vm, enum vm_phase phase, void *user)
+{
+	struct run *r = user;
+	size_t n = strlen(r->phases);
+
+	(void)vm;
+	assert_true(r->ready && !r->ended && n + 1 < sizeof(r->phases));
+	r->phases[n] = (char)('0' + (int)phase);
+}
+
+UNUSED static void on_log_(
+	struct vm *vm, enum vm_stream stream, const void *data, size_t len, void *user)
+{
+	struct run *r = user;
+
+	assert_ptr_equal(vm, r->vm);
+	assert_false(r->ended);
+	assert_true(len > 0);
+	assert_int_equal(buf_add(&r->logs[stream], data, len), 0);
+	if (r->slow)
+		r->slow();
+}
+
+UNUSED static const struct vm_callbacks worker_callbacks = {
+	.on_ready = on_ready, .on_phase = on_phase, .on_log = on_log_, .on_exit = on_exit_};
+
+UNUSED static void init_logs(struct run *r)
+{
+	for (size_t i = 0; i < ARRAY_LEN(r->logs); i++)
+		buf_init(&r->logs[i], 64 << 20);
+}
+
+UNUSED static void free_logs(struct run *r)
+{
+	for (size_t i = 0; i < ARRAY_LEN(r->logs); i++)
+		buf_done(&r->logs[i]);
+}
 
 UNUSED static int file_of(const char *name, const void *data, size_t len, int flags)
 {
@@ -459,17 +593,20 @@ UNUSED static int start_with(struct run *r, const struct vm_backend *be, const c
 {
 	static char *const env[] = {(char *)"A=b", (char *)"SECRET=hunter2", NULL};
 	cleanup_fd int base = file_of("base", "base", 4, O_RDONLY);
+	cleanup_fd int source = use_job ? file_of("source", "source", 6, O_RDONLY) : -1;
 	struct vm_spec s = {.label = "test",
 		.vcpus = 1,
 		.mem_mib = 64,
 		.base_fd = base,
 		.upper_fd = upper,
 		.env = env,
-		.boot_timeout_ms = timeout_ms};
+		.boot_timeout_ms = timeout_ms,
+		.worker = use_job,
+		.source_fd = source};
 	int rc;
 
 	chosen = vmm;
-	rc = vm_start_on(be, &loop, &s, &callbacks, r, &r->vm, e);
+	rc = vm_start_on(be, &loop, &s, use_callbacks, r, &r->vm, e);
 	if (rc < 0)
 		return rc;
 	r->agent = vm_take_agent_fd(r->vm);

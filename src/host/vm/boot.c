@@ -788,6 +788,8 @@ int vm_boot_run(int argc, char **argv, const struct vm_backend *const *backends)
 		(r = lock_disks(&b.plan, &failed.why)) == 0)
 		r = run(&b, &failed.why);
 	if (r < 0) {
+		if (r == -ECANCELED)
+			failed.end = VM_END_STOPPED;
 		failed.tail = tails(&b);
 		tell_daemon(&failed);
 		log_error("the VM could not be started", "why=%s", log_quote(failed.why.text));

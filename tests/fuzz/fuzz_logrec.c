@@ -90,7 +90,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	static struct logrec_splitter s;
 	struct all a = {0};
 	size_t piece, repeat;
-	cleanup_buf struct buf in;
+	struct buf in;
 
 	if (size < 3)
 		return 0;
@@ -99,7 +99,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	piece = 1 + (size_t)data[0] * 33;
 	repeat = 1 + data[1];
 	buf_init(&in, 4u << 20);
-	for (size_t i = 0; i < repeat && in.len < 24u << 10; i++)
+	for (size_t i = 0; i < repeat && in.len < MIN(piece * 512, (size_t)24 << 10); i++)
 		buf_add(&in, data + 3, size - 3);
 	buf_init(&a.bytes, 64u << 20);
 	buf_init(&a.text, 64u << 20);
@@ -112,6 +112,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	logrec_flush(&s, LOGREC_END, on_line, &a);
 	assert(s.len == 0);
 	check(in.data, in.len, &a);
+	buf_done(&in);
 	buf_done(&a.bytes);
 	buf_done(&a.text);
 	return 0;

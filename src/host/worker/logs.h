@@ -1,13 +1,22 @@
 /* logs - what one worker VM printed, in segments on disk, written by one and read by many (worker
  * VM specification §6).
  *
- * Folder log/: files named by the 20-digit offset where they begin, each with the JSON lines that
- * are sent on a channel. A segment ends at LOGS_SEGMENT_MAX bytes; the oldest goes when there are
- * more than LOGS_SEGMENTS_MAX. Offsets count the raw bytes that guest and VMM printed.
+ * Folder log/: files <20-digit offset where it begins>.jsonl, each with the JSON lines that are
+ * sent on a channel. A segment ends at LOGS_SEGMENT_MAX bytes; the oldest goes when there would be
+ * more than LOGS_SEGMENTS_MAX. Offsets count the raw bytes that guest and VMM printed and the lines
+ * of our own, in the order in which they became records.
  *
  * A log outlives its VM and the daemon. Memory is bounded by one unfinished line a stream; a reader
- * holds one descriptor and one line. A write error (disk full) drops records, never blocks the VM;
- * one record tells the loss when there is room again.
+ * holds one descriptor and, while it has something to read, LOGS_READ_BYTES. A write error (disk
+ * full) drops records, never blocks the VM; one record tells the loss when there is room again.
+ *
+ * A log and its readers belong to one thread at a time. Disk writes go to the page cache.
+ *
+ *   state    calls                                            leaves when
+ *   at end   (after logs_open: the boot is over) reading      logs_restart -> open
+ *   open     logs_add, logs_say, logs_tick, reading           logs_end -> at end
+ *
+ * What is added at the end all the same is kept; only readers that follow do not wait for it.
  */
 #pragma once
 
@@ -21,17 +30,22 @@
 #define LOGS_SEGMENT_MAX  (4u << 20)
 #define LOGS_SEGMENTS_MAX 4
 #define LOGS_TAIL_MS	  1000 /* an unfinished line is given out after this silence */
+#define LOGS_RETRY_MS	  1000 /* a disk that refused a write is tried again after this */
+#define LOGS_READ_BYTES	  (64u << 10)
 
 struct logs;
 
 /* Opens the folder `log` below vm_dir, made if missing; a torn last line is cut off. `instance` is
- * the boot whose records are in it. S504. */
+ * the boot whose records are in it: those of another boot are removed. S504. */
 int logs_open(int vm_dirfd, uint64_t instance, struct logs **ret, struct err *e);
-/* Removes every record and begins at 0 for a new boot. Readers end. */
+/* Removes every record and begins at 0 for a new boot. Readers end. Makes no file, so it also ends
+ * the readers of a VM whose folder was destroyed. S504: nothing changed but the records that could
+ * be removed. */
 int logs_restart(struct logs *l, uint64_t instance, struct err *e);
 void logs_free(struct logs *l); /* NULL allowed; readers must be gone */
 
-/* Bytes as they come; now_ms: wall clock. Never fails for the caller. */
+/* Bytes as they come; now_ms: wall clock. Never fails for the caller. What was added is on disk and
+ * readable when it returns. */
 void logs_add(
 	struct logs *l, enum log_stream stream, const void *data, size_t len, uint64_t now_ms);
 /* A line of our own on the stream "host". */
@@ -46,14 +60,16 @@ void logs_end(struct logs *l, uint64_t now_ms);
 
 struct logs_reader;
 
-/* Positions by the specification's table §6.3. follow false: ends at what is there now. Bound to
- * the present boot: a logs_restart ends it. `wake` is called (from logs_add, logs_end,
- * logs_restart) when a reader that had nothing may have something. */
+/* Positions by the specification's table §6.3 (0: no cursor). follow false: ends at what is there
+ * now. Bound to the present boot: a logs_restart ends it. `wake` is called once (from logs_add,
+ * logs_say, logs_tick, logs_end, logs_restart) after logs_reader_next gave 0 and there may be
+ * something; it may read from and free any reader, and must not call the writer's functions. */
 struct logs_reader *logs_reader_new(
 	struct logs *l, uint64_t cursor, bool follow, void (*wake)(void *user), void *user);
 void logs_reader_free(struct logs_reader *r); /* NULL allowed */
 
 /* The next record's JSON text (not NUL-terminated, without \n), valid until the next call. 1; 0
  * when there is none now (wake follows); -ENODATA at the end; another negative errno: cannot be
- * read. A reader that rotation has overtaken goes on at the oldest kept record. */
+ * read. A reader that rotation has overtaken goes on at the oldest kept record; damaged lines are
+ * passed over. */
 int logs_reader_next(struct logs_reader *r, const char **ret, size_t *ret_len);

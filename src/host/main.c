@@ -12,6 +12,7 @@
 #include "host/config.h"
 #include "host/verbs.h"
 #include "host/vm/boot.h"
+#include "host/worker/token.h"
 
 static const char help_text[] =
 	"Usage: sandbox-libkrun COMMAND [OPTION]…\n"
@@ -59,6 +60,7 @@ static void open_missing_streams(void)
 
 int main(int argc, char **argv)
 {
+	token_take();
 	open_missing_streams();
 	log_init(LOG_WARN);
 	/* Engines start their workers without arguments. */

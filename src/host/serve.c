@@ -29,10 +29,12 @@ struct serve {
 	int status;
 	struct bus *bus;
 	struct config config;
-	struct images *images; /* this and the next two from SERVING on */
+	/* from SERVING on */
+	struct images *images;
 	struct pool *pool;
-	unsigned open_parts; /* of images and pool, while CLOSING */
+	struct workers *workers;
 	struct api *api;
+	unsigned open_parts; /* of images, pool and workers, while CLOSING */
 	uv_signal_t signals[ARRAY_LEN(end_signals)];
 	unsigned open_signals;
 };
@@ -76,19 +78,29 @@ static void on_bus_closed(void *user)
 		uv_close((uv_handle_t *)&s->signals[i], on_signal_closed);
 }
 
+static void on_api_closed(void *user)
+{
+	struct serve *s = user;
+
+	workers_free(STEAL(s->workers));
+	bus_close(s->bus, on_bus_closed, s);
+}
+
 static void on_part_closed(void *user)
 {
 	struct serve *s = user;
 
-	if (--s->open_parts == 0)
-		bus_close(s->bus, on_bus_closed, s);
+	if (--s->open_parts > 0)
+		return;
+	api_close(s->api, on_api_closed, s);
 }
 
 /* In one turn: what waits for images is told by their end. */
 static void close_parts(struct serve *s)
 {
-	s->open_parts = 2;
+	s->open_parts = 3;
 	pool_close(s->pool, on_part_closed, s);
+	workers_close(s->workers, on_part_closed, s);
 	images_close(s->images, on_part_closed, s);
 }
 
@@ -121,6 +133,7 @@ static void on_signal(uv_signal_t *h, int signo)
 
 static void start_serving(struct serve *s)
 {
+	const struct vm_net net = {s->o.host_ports.ports, s->o.host_ports.n};
 	struct err e = ERR_INIT;
 
 	s->images = images_new(s->loop);
@@ -131,7 +144,13 @@ static void start_serving(struct serve *s)
 					    .backend = s->o.backend,
 					    .images = s->images,
 				    });
-	s->api = api_new(s->bus, s->pool, &s->config, SANDBOX_VERSION);
+	s->workers = workers_new(s->loop, &(struct workers_options){
+						  .backend = s->o.backend,
+						  .images = s->images,
+						  .host_ports = net.host_ports,
+						  .n_host_ports = net.n_host_ports,
+					  });
+	s->api = api_new(s->bus, s->pool, s->workers, &s->config, SANDBOX_VERSION);
 	if (api_register(s->api, &e) < 0) {
 		log_error("functions cannot be registered", "why=%s", log_quote(e.text));
 		serve_stop(s, EXIT_FAILED);

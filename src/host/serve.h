@@ -5,7 +5,7 @@
  *   ASKING      accepted: functions are registered -> SERVING; connection lost -> CONNECTING;
  *               refused -> CLOSING with exit status 2
  *   SERVING     a signal, serve_stop(), or the engine shuts us out -> CLOSING
- *   CLOSING     VMs ended, connection closed -> `ended`
+ *   CLOSING     VMs ended, last lines of logs sent, connection closed -> `ended`
  *
  * SIGTERM, SIGINT and SIGHUP end it in order, with status 0; a second one at once.
  */
@@ -16,6 +16,7 @@
 
 #include "base/err.h"
 #include "host/bus/bus.h"
+#include "host/host_ports.h"
 #include "host/vm/vm.h"
 
 /* For the engine to answer configuration::get; then exit status 2. */
@@ -27,6 +28,7 @@ struct serve_options {
 	struct bus_options bus;
 	const char *config_id; /* of the configuration entry */
 	enum vm_backend_choice backend;
+	struct host_ports host_ports; /* borrowed */
 	/* All functions are registered. May be NULL. */
 	void (*ready)(void *user);
 	/* The last callback, with the exit status of the process; the serve is gone. */

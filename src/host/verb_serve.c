@@ -26,7 +26,8 @@ static const char help_text[] =
 	"\n"
 	"From the environment: III_URL, III_TOKEN, III_NAMESPACE, III_WORKER_NAME, "
 	"III_CONFIG_NAME,\n"
-	"III_SANDBOX_VMM, SANDBOX_LOG (error, warn, info, debug).\n";
+	"III_SANDBOX_VMM, III_SANDBOX_HOST_PORTS, III_SANDBOX_WORKER_TOKEN,\n"
+	"SANDBOX_LOG (error, warn, info, debug).\n";
 
 static void on_ended(int status, void *user)
 {
@@ -87,5 +88,11 @@ int verb_serve(int argc, char **argv)
 		fputs(help_text, stderr);
 		return EXIT_USAGE;
 	}
-	return serve(&o);
+	if (host_ports_from_env(o.bus.url ? o.bus.url : BUS_URL_DEFAULT, &o.host_ports, &e) < 0) {
+		fatal(&e);
+		return EXIT_USAGE;
+	}
+	c = serve(&o);
+	host_ports_done(&o.host_ports);
+	return c;
 }

@@ -100,12 +100,16 @@ static int run(struct standalone *sa, struct serve_options *o, uint16_t port, co
 		engine_set_config(sa->engine, o->config_id, value);
 	sa->url = xasprintf("ws://127.0.0.1:%u", engine_port(sa->engine));
 	o->bus.url = sa->url;
-	if (!serve_new(&sa->loop, o, &e)) {
+	if (host_ports_from_env(sa->url, &o->host_ports, &e) < 0) {
+		fprintf(stderr, "sandbox-libkrun standalone: %s\n", e.text);
+		on_ended(EXIT_USAGE, sa);
+	} else if (!serve_new(&sa->loop, o, &e)) {
 		fprintf(stderr, "sandbox-libkrun standalone: %s\n", e.text);
 		on_ended(EXIT_FAILED, sa);
 	}
 	uv_run(&sa->loop, UV_RUN_DEFAULT);
 	uv_loop_close(&sa->loop);
+	host_ports_done(&o->host_ports);
 	free(sa->url);
 	return sa->status;
 }

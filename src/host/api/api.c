@@ -29,6 +29,12 @@ static const struct function {
 	{"list", api_list},
 	{"run", api_run},
 	{"stop", api_stop_sandbox},
+	{"worker::destroy", api_worker_destroy},
+	{"worker::logs", api_worker_logs},
+	{"worker::prepare", api_worker_prepare},
+	{"worker::start", api_worker_start},
+	{"worker::status", api_worker_status},
+	{"worker::stop", api_worker_stop},
 };
 
 /* What the bus hands to on_call. */
@@ -66,11 +72,13 @@ void api_bad_call(struct bus_call *c, const struct err *why)
 	reply_err(c, &e);
 }
 
-struct api *api_new(struct bus *bus, struct pool *pool, const struct config *c, const char *version)
+struct api *api_new(struct bus *bus, struct pool *pool, struct workers *workers,
+	const struct config *c, const char *version)
 {
 	struct api_root *root = xcalloc(1, sizeof(*root));
 
-	root->api = (struct api){.bus = bus, .pool = pool, .config = c, .version = version};
+	root->api = (struct api){
+		.bus = bus, .pool = pool, .workers = workers, .config = c, .version = version};
 	for (size_t i = 0; i < ARRAY_LEN(functions); i++)
 		root->bindings[i] = (struct binding){&root->api, functions[i].handler};
 	return &root->api;
@@ -101,32 +109,87 @@ int api_register(struct api *a, struct err *e)
 	return r;
 }
 
-void api_add_transfer(
-	struct api *a, struct api_transfer *t, void (*abort_it)(struct api_transfer *))
+static void list_add(struct api_transfer **list, struct api_transfer *t)
 {
-	t->abort = abort_it;
 	t->prev = NULL;
-	t->next = a->transfers;
+	t->next = *list;
 	if (t->next)
 		t->next->prev = t;
-	a->transfers = t;
+	*list = t;
 }
 
-void api_remove_transfer(struct api *a, struct api_transfer *t)
+static void list_remove(struct api_transfer **list, struct api_transfer *t)
 {
 	if (t->prev)
 		t->prev->next = t->next;
 	else
-		a->transfers = t->next;
+		*list = t->next;
 	if (t->next)
 		t->next->prev = t->prev;
+}
+
+static void abort_all(struct api_transfer **list)
+{
+	while (*list)
+		(*list)->abort(*list);
+}
+
+void api_add_transfer(
+	struct api *a, struct api_transfer *t, void (*abort_it)(struct api_transfer *))
+{
+	t->abort = abort_it;
+	list_add(&a->transfers, t);
+}
+
+void api_remove_transfer(struct api *a, struct api_transfer *t)
+{
+	list_remove(&a->transfers, t);
+}
+
+static void on_last_words_closed(uv_handle_t *h)
+{
+	struct api *a = h->data;
+
+	a->closed(a->closed_user);
+}
+
+static void on_last_words(uv_timer_t *t)
+{
+	struct api *a = t->data;
+
+	abort_all(&a->pumps);
+	uv_close((uv_handle_t *)t, on_last_words_closed);
+}
+
+void api_add_pump(struct api *a, struct api_transfer *t, void (*abort_it)(struct api_transfer *))
+{
+	t->abort = abort_it;
+	list_add(&a->pumps, t);
+	a->n_pumps++;
+}
+
+void api_remove_pump(struct api *a, struct api_transfer *t)
+{
+	list_remove(&a->pumps, t);
+	a->n_pumps--;
+	/* The last one: nothing is left to wait for. */
+	if (a->closed && !a->n_pumps)
+		uv_timer_start(&a->last_words, on_last_words, 0, 0);
 }
 
 void api_stop(struct api *a)
 {
 	a->stopped = true;
-	while (a->transfers)
-		a->transfers->abort(a->transfers);
+	abort_all(&a->transfers);
+}
+
+void api_close(struct api *a, void (*closed)(void *user), void *user)
+{
+	a->closed = closed;
+	a->closed_user = user;
+	uv_timer_init(workers_loop(a->workers), &a->last_words);
+	a->last_words.data = a;
+	uv_timer_start(&a->last_words, on_last_words, a->n_pumps ? API_LAST_WORDS_MS : 0, 0);
 }
 
 void api_free(struct api *a)

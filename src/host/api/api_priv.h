@@ -17,14 +17,23 @@ struct api_transfer {
 struct api {
 	struct bus *bus;
 	struct pool *pool;
+	struct workers *workers;
 	const struct config *config;
 	const char *version;
 	struct api_transfer *transfers;
+	struct api_transfer *pumps; /* of worker::logs: they outlast the VMs */
+	size_t n_pumps;
 	bool stopped;
+	uv_timer_t last_words; /* for pumps, once the VMs have ended */
+	void (*closed)(void *user);
+	void *closed_user;
 };
 
 void api_add_transfer(struct api *a, struct api_transfer *t, void (*abort)(struct api_transfer *));
 void api_remove_transfer(struct api *a, struct api_transfer *t);
+/* The same for what api_close() waits for. */
+void api_add_pump(struct api *a, struct api_transfer *t, void (*abort)(struct api_transfer *));
+void api_remove_pump(struct api *a, struct api_transfer *t);
 
 /* --- the handlers; each owes the call an answer --- */
 
@@ -47,6 +56,12 @@ void api_fs_grep(struct api *a, struct bus_call *c, json_object *request);
 void api_fs_sed(struct api *a, struct bus_call *c, json_object *request);
 void api_fs_write(struct api *a, struct bus_call *c, json_object *request);
 void api_fs_read(struct api *a, struct bus_call *c, json_object *request);
+void api_worker_prepare(struct api *a, struct bus_call *c, json_object *request);
+void api_worker_start(struct api *a, struct bus_call *c, json_object *request);
+void api_worker_status(struct api *a, struct bus_call *c, json_object *request);
+void api_worker_stop(struct api *a, struct bus_call *c, json_object *request);
+void api_worker_destroy(struct api *a, struct bus_call *c, json_object *request);
+void api_worker_logs(struct api *a, struct bus_call *c, json_object *request);
 
 /* --- creating (sandbox.c), for create and run --- */
 
@@ -113,6 +128,9 @@ int put_start(
 	struct pool_entry *x, const struct put_spec *s, put_finished cb, void *user, struct err *e);
 
 /* --- for the families --- */
+
+/* S505 unless the member `auth` is the project's token. */
+int worker_check_token(json_object *request, struct err *e);
 
 /* sandbox_id of a request, looked up: S001, S002, S004. */
 int api_find(struct api *a, json_object *request, struct pool_entry **ret, struct err *e);

@@ -2,16 +2,19 @@
  *
  *   state       left when
  *   (none)      start passed its checks -> PREPARING
- *   PREPARING   the guest began its command -> RUNNING; the VM ended or could not be made ->
- * EXITED, or STOPPED when that was asked for RUNNING     the VM ended -> EXITED, or STOPPED when
- * that was asked for EXITED, STOPPED   start -> PREPARING as the next instance; destroy -> (none)
+ *   PREPARING   the guest began its command -> RUNNING;
+ *               the VM ended or could not be made -> EXITED, or STOPPED when that was asked for
+ *   RUNNING     the VM ended -> EXITED, or STOPPED when that was asked for
+ *   EXITED,     start -> PREPARING as the next instance;
+ *   STOPPED     destroy -> (none)
  *
  * A boot never goes backwards, and its number is never used again. Rules: worker VM specification
  * §1; the order of checks of each function is §1.2's, from host roots on (token and shape are
  * api/worker.c's).
  *
- * All on the loop's thread; callbacks come from the loop, exactly once, unless said otherwise. Work
- * on files is done by the loop's pool of threads, one job of a VM at a time.
+ * All on the loop's thread; callbacks come exactly once, from the loop or, when there is nothing to
+ * wait for, from inside the call. Work on files is done by the loop's pool of threads, one job of a
+ * VM at a time.
  */
 #pragma once
 
@@ -20,7 +23,7 @@
 #include <uv.h>
 
 #include "base/err.h"
-#include "host/sandbox/images.h"
+#include "host/image/images.h"
 #include "host/vm/vm.h"
 #include "host/worker/logs.h"
 #include "host/worker/manifest.h"
@@ -36,11 +39,15 @@ struct workers_options {
 	size_t n_host_ports;
 };
 
-/* Recovers what an earlier daemon left (blocking: before anything is served). NULL with S504. */
-struct workers *workers_new(uv_loop_t *loop, const struct workers_options *o, struct err *e);
-/* Refuses new calls, stops all VMs at once with WORKERS_CLOSE_GRACE_MS, then tells. */
+/* Recovers what an earlier daemon left (blocking: before anything is served). A state folder that
+ * cannot be used is said in the log; what needs it then fails with S504. */
+struct workers *workers_new(uv_loop_t *loop, const struct workers_options *o);
+/* Refuses new calls, stops all VMs at once with WORKERS_CLOSE_GRACE_MS, then tells. Logs can still
+ * be read until workers_free(). */
 #define WORKERS_CLOSE_GRACE_MS 5000
 void workers_close(struct workers *w, void (*closed)(void *user), void *user);
+uv_loop_t *workers_loop(const struct workers *w);
+void workers_free(struct workers *w); /* after `closed`, without readers of logs; NULL allowed */
 
 struct worker_source {
 	enum worker_kind kind;
@@ -75,6 +82,8 @@ void workers_start(struct workers *w, const struct worker_start *s, workers_star
 void workers_status(
 	struct workers *w, const char *vm_id, uint64_t instance, struct worker_boot *ret);
 
+#define WORKERS_GRACE_MAX_MS (24 * 3600 * 1000) /* a longer grace counts as this one */
+#define WORKERS_KILL_MS	     5000 /* a VM that is still there so long after its kill is S504 */
 /* why: S504 when the VM could not be ended; else NULL and the boot's final status. */
 typedef void (*workers_stopped)(const struct worker_boot *b, const struct err *why, void *user);
 void workers_stop(struct workers *w, const char *vm_id, uint64_t instance, uint64_t grace_ms,

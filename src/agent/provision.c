@@ -13,7 +13,6 @@
  */
 #include "agent/provision.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -75,8 +74,6 @@ static struct {
 	uint64_t until; /* loop time of SIGKILL */
 	int status;	/* of the end, once the step's process has ended while stopping */
 } prov;
-
-static void next_step(void);
 
 static bool is_script(enum step step)
 {
@@ -212,40 +209,32 @@ static void begin(enum step step)
 		prov.config.on_phase(names[step], prov.config.user);
 }
 
+static bool is_needed(enum step step)
+{
+	switch (step) {
+	case STEP_SETUP:
+		return prov.todo.setup;
+	case STEP_INSTALL:
+		return prov.todo.install;
+	case STEP_MARK:
+		return prov.todo.write;
+	default:
+		return true;
+	}
+}
+
 static void next_step(void)
 {
+	enum step next = prov.step + 1;
 	struct marker have;
 
-	switch (prov.step) {
-	case STEP_NONE:
-		begin(STEP_SYNC);
-		return;
-	case STEP_SYNC:
+	if (prov.step == STEP_SYNC) {
 		marker_read(prov.config.root_fd, &have);
 		prov.todo = marker_compare(&have, prov.config.job);
-		if (prov.todo.setup) {
-			begin(STEP_SETUP);
-			return;
-		}
-		/* fall through */
-	case STEP_SETUP:
-		if (prov.todo.install) {
-			begin(STEP_INSTALL);
-			return;
-		}
-		/* fall through */
-	case STEP_INSTALL:
-		if (prov.todo.write) {
-			begin(STEP_MARK);
-			return;
-		}
-		/* fall through */
-	case STEP_MARK:
-		begin(STEP_RUN);
-		return;
-	default:
-		assert(!"a step that nothing follows");
 	}
+	while (!is_needed(next))
+		next++;
+	begin(next);
 }
 
 /* --- stopping --- */

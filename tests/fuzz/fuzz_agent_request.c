@@ -1,5 +1,6 @@
-/* What the agent parses: the heads of operations, the environment frame, lines of iii.control. The
- * first byte chooses. Whatever is taken must keep the promises of its header. */
+/* What the agent parses: the heads of operations, the environment frame, lines of iii.control, the
+ * marker that a worker's disk brings. The first byte chooses. Whatever is taken must keep the
+ * promises of its header. */
 #include <assert.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 #include "agent/env.h"
 #include "agent/exec_request.h"
 #include "agent/fs_path.h"
+#include "agent/marker.h"
 #include "base/mem.h"
 #include "base/str.h"
 
@@ -51,7 +53,23 @@ static void env_frame(const char *text, size_t len)
 		return;
 	}
 	assert(strv_env_get(f.env, "PATH") && strv_env_get(f.env, "HOME") && f.hostname[0]);
+	cleanup_free char **env = env_for_worker(f.env);
+	assert(strv_env_get(env, "HOME")[0] == '/' && strv_env_get(env, "LANG"));
+	if (f.has_worker)
+		assert(f.worker.run[0] && f.worker.name[0]);
+	if (f.has_net)
+		assert(f.net.prefix <= 32 && f.net.prefix6 <= 128 && f.net.mtu);
 	env_frame_done(&f);
+}
+
+static void marker(const char *text, size_t len)
+{
+	struct marker m;
+
+	marker_parse(text, len, &m);
+	assert(!m.setup[0] == !m.install[0]);
+	assert(!m.setup[0] ||
+		(strlen(m.setup) == WORKER_DIGEST_LEN && strlen(m.install) == WORKER_DIGEST_LEN));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -66,6 +84,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		env_frame(text, size);
 	else if (data[0] == 'c')
 		control_parse(text, size, &grace_ms);
+	else if (data[0] == 'm')
+		marker(text, size);
 	else if (json_parse_object(text, size, &head, NULL) == 0)
 		(data[0] == 'f' ? fs_head : exec_head)(head);
 	return 0;

@@ -16,9 +16,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		assert(e.text[0]);
 		return 0;
 	}
-	assert(strlen(c.base) <= CMDLINE_SERIAL_MAX && strlen(c.upper) <= CMDLINE_SERIAL_MAX);
+	assert(strlen(c.base) <= CMDLINE_SERIAL_MAX && strlen(c.upper) <= CMDLINE_SERIAL_MAX &&
+		strlen(c.source) <= CMDLINE_SERIAL_MAX);
 	/* A serial was given word for word. */
 	if (c.base[0])
 		assert(memmem(data, size, c.base, strlen(c.base)));
+	if (c.source[0])
+		assert(memmem(data, size, c.source, strlen(c.source)));
 	return 0;
 }

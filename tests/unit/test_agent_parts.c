@@ -22,19 +22,22 @@
 #include "agent/fs_path.h"
 #include "agent/lookup.h"
 #include "agent/mounts.h"
+#include "agent/net_files.h"
 #include "agent/poweroff.h"
 #include "base/fd.h"
 #include "base/mem.h"
 #include "base/path.h"
 #include "base/str.h"
+#include "wire/json.h"
 
 /* --- cmdline --- */
 
 static void cmdline_takes_our_words_only(void **state)
 {
 	static const struct {
-		const char *text, *base, *upper;
+		const char *text, *base, *upper, *source;
 	} rows[] = {
+		{"iii.source=s iii.base=b iii.sourcery=x iii.source=t", "b", "", "s"},
 		{"console=hvc0 quiet iii.base=b1 iii.upper=u1\n", "b1", "u1"},
 		{"iii.upper=65024010060430 iii.base=x", "x", "65024010060430"},
 		{"iii.base=a iii.base=b iii.upper=c", "a", "c"},
@@ -56,17 +59,18 @@ static void cmdline_takes_our_words_only(void **state)
 			fail_msg("row %zu: %s", i, e.text);
 		assert_string_equal(c.base, rows[i].base);
 		assert_string_equal(c.upper, rows[i].upper);
+		assert_string_equal(c.source, rows[i].source ? rows[i].source : "");
 	}
 }
 
 static void cmdline_refuses_serials_no_disk_can_have(void **state)
 {
 	static const char *const rows[] = {"iii.base=", "iii.upper=\"\"", "iii.base=\"a b\"",
-		"iii.base=012345678901234567890", "iii.upper=\xc3\xa9"};
+		"iii.base=012345678901234567890", "iii.upper=\xc3\xa9", "iii.source="};
 
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
 		struct err e = ERR_INIT;
-		struct cmdline c = {"old", "old"};
+		struct cmdline c = {"old", "old", "old"};
 
 		assert_int_equal(cmdline_parse(rows[i], strlen(rows[i]), &c, &e), -EINVAL);
 		assert_non_null(strstr(e.text, "iii."));
@@ -150,6 +154,173 @@ static void env_frame_is_read(void **state)
 	assert_true(frame("{\"hostname\":\"\"}", &f, &e) < 0);
 	assert_true(frame("{\"hostname\":\"x\",\"time_ns\":-1}", &f, &e) < 0);
 	assert_string_equal(e.code, "S300");
+}
+
+static void env_frame_brings_network_and_worker(void **state)
+{
+	cleanup_json json_object *o = json_object_new_object();
+	struct worker_job job = {
+		.kind = WORKER_BUNDLE, .name = (char *)"w", .run = (char *)"./run"};
+	struct guest_net net;
+	struct env_frame f = {0};
+	struct err e = ERR_INIT;
+
+	assert_int_equal(frame("{\"net\":null,\"worker\":null}", &f, &e), 0);
+	assert_false(f.has_net || f.has_worker);
+	env_frame_done(&f);
+	guest_net_default(&net, true);
+	memset(job.source_digest, 'a', WORKER_DIGEST_LEN);
+	json_object_object_add(o, "net", guest_net_to_json(&net));
+	json_object_object_add(o, "worker", worker_job_to_json(&job));
+	if (frame(json_text(o, NULL), &f, &e) < 0)
+		fail_msg("%s", e.text);
+	assert_true(f.has_net && f.has_worker && f.net.has6);
+	assert_int_equal(f.net.mtu, GUEST_NET_MTU);
+	assert_string_equal(f.worker.run, "./run");
+	assert_int_equal(f.worker.kind, WORKER_BUNDLE);
+	env_frame_done(&f);
+	assert_true(frame("{\"net\":{}}", &f, &e) < 0);
+	assert_non_null(strstr(e.text, "net"));
+	assert_true(frame("{\"worker\":{}}", &f, &e) < 0);
+	assert_non_null(strstr(e.text, "worker"));
+	assert_string_equal(e.code, "S300");
+	/* What was read before the failure is given back. */
+	json_add_u64(o, "hostname", 7);
+	assert_true(frame(json_text(o, NULL), &f, &e) < 0);
+}
+
+static void worker_env_fits_the_guest(void **state)
+{
+	static const struct {
+		const char *in[6], *out[6];
+	} rows[] = {
+		{{NULL}, {"HOME=/root", "LANG=C.UTF-8"}},
+		{{"HOME=/tmp", "LANG=de_DE.UTF-8", "A=b"},
+			{"HOME=/tmp", "LANG=de_DE.UTF-8", "A=b"}},
+		{{"A=b", "HOME=/no/such", "TMPDIR=/no/such", "SHELL=/no/such", "LANG="},
+			{"A=b", "HOME=/root", "LANG="}},
+		{{"HOME=/bin/sh", "TMPDIR=/bin/sh", "SHELL=/bin", "LANGUAGE=x"},
+			{"HOME=/root", "LANGUAGE=x", "LANG=C.UTF-8"}},
+		{{"HOME=tmp", "TMPDIR=/tmp", "SHELL=/bin/sh", "HOMER=/no", "LANG=C"},
+			{"HOME=/root", "TMPDIR=/tmp", "SHELL=/bin/sh", "HOMER=/no", "LANG=C"}},
+		{{"HOME=", "TMPDIR=", "SHELL=", "LANG=C"}, {"HOME=/root", "LANG=C"}},
+		{{"SHELL=/etc/passwd", "LANG=C", "HOME=/"}, {"LANG=C", "HOME=/"}},
+	};
+
+	assert_int_equal(chdir("/"), 0);
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		cleanup_free char **v = env_for_worker((char *const *)rows[i].in);
+		size_t n = strv_len(v);
+
+		for (size_t k = 0; k < n; k++)
+			if (!str_eq(v[k], rows[i].out[k]))
+				fail_msg("row %zu: %s, not %s", i, v[k], rows[i].out[k]);
+		assert_int_equal(n, strv_len((char *const *)rows[i].out));
+	}
+}
+
+/* --- /etc of a guest --- */
+
+static char *etc_text(int root, const char *name)
+{
+	cleanup_free char *path = xasprintf("etc/%s", name);
+	char *text = NULL;
+
+	if (fd_slurp_at(root, path, 4096, &text, NULL) < 0)
+		fail_msg("%s cannot be read", path);
+	return text;
+}
+
+/* Makes /etc/NAME what an image may have there. */
+static void etc_spoil(int root, const char *name, int how)
+{
+	cleanup_free char *path = xasprintf("etc/%s", name);
+
+	path_remove_at(root, path);
+	if (how == 0)
+		assert_int_equal(
+			symlinkat("../run/systemd/resolve/stub-resolv.conf", root, path), 0);
+	else if (how == 1)
+		assert_int_equal(symlinkat("victim", root, path), 0);
+	else if (how == 2)
+		assert_int_equal(mkdirat(root, path, 0755), 0);
+	else if (how == 3)
+		assert_int_equal(mkfifoat(root, path, 0644), 0);
+	else
+		assert_int_equal(fd_publish_at(root, path, "old", 3, 0400), 0);
+}
+
+static void net_files_replace_whatever_is_there(void **state)
+{
+	static const char hosts[] = "100.96.0.1 localhost\n100.96.0.1 host.iii.internal\n"
+				    "127.0.0.1 box\n";
+	char dir[] = "/tmp/sandbox-agent-XXXXXX";
+	struct err e = ERR_INIT;
+	struct guest_net net;
+	struct stat before, after;
+
+	guest_net_default(&net, false);
+	assert_non_null(mkdtemp(dir));
+	cleanup_fd int root = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	for (int how = -1; how < 5; how++) {
+		/* The first time /etc is missing, the second a dangling link. */
+		if (how == 0) {
+			path_remove_at(root, "etc");
+			assert_int_equal(symlinkat("/no/etc", root, "etc"), 0);
+			assert_int_equal(net_files_write(root, &net, "box", &e), 0);
+			assert_int_equal(fd_publish_at(root, "etc/victim", "mine", 4, 0644), 0);
+		}
+		if (how >= 0) {
+			etc_spoil(root, "hosts", how);
+			etc_spoil(root, "resolv.conf", how);
+		}
+		if (net_files_write(root, &net, "box", &e) < 0)
+			fail_msg("%d: %s", how, e.text);
+		cleanup_free char *h = etc_text(root, "hosts"), *r = etc_text(root, "resolv.conf");
+		assert_string_equal(h, hosts);
+		assert_string_equal(r, "nameserver 100.96.0.1\n");
+		assert_int_equal(fstatat(root, "etc/hosts", &after, AT_SYMLINK_NOFOLLOW), 0);
+		assert_true(S_ISREG(after.st_mode));
+		assert_int_equal(after.st_mode & 0777, 0644);
+	}
+	cleanup_free char *victim = etc_text(root, "victim");
+	assert_string_equal(victim, "mine");
+	/* Nothing to change: nothing is written. */
+	assert_int_equal(fstatat(root, "etc/hosts", &before, 0), 0);
+	assert_int_equal(net_files_write(root, &net, "box", &e), 0);
+	assert_int_equal(fstatat(root, "etc/hosts", &after, 0), 0);
+	assert_int_equal(before.st_ino, after.st_ino);
+	/* A folder with something in it is not ours to remove. */
+	etc_spoil(root, "hosts", 2);
+	assert_int_equal(mkdirat(root, "etc/hosts/x", 0755), 0);
+	assert_true(net_files_write(root, &net, "box", &e) < 0);
+	assert_non_null(strstr(e.text, "/etc/hosts"));
+	assert_int_equal(faccessat(root, "etc/.iii-net.tmp", F_OK, 0), -1);
+	path_remove_at(AT_FDCWD, dir);
+}
+
+static void net_files_without_a_network(void **state)
+{
+	char dir[] = "/tmp/sandbox-agent-XXXXXX";
+	struct err e = ERR_INIT;
+
+	assert_non_null(mkdtemp(dir));
+	cleanup_fd int root = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	assert_int_equal(net_files_write_local(root, "box", &e), 0);
+	assert_int_equal(faccessat(root, "etc", F_OK, 0), -1);
+	assert_int_equal(mkdirat(root, "etc", 0755), 0);
+	assert_int_equal(symlinkat("nowhere", root, "etc/hosts"), 0);
+	assert_int_equal(net_files_write_local(root, "box", &e), 0);
+	assert_int_equal(faccessat(root, "etc/hosts", F_OK, 0), -1); /* the image's own, as it is */
+	assert_int_equal(unlinkat(root, "etc/hosts", 0), 0);
+	assert_int_equal(net_files_write_local(root, "box", &e), 0);
+	cleanup_free char *text = etc_text(root, "hosts");
+	assert_string_equal(text, "127.0.0.1 localhost box\n");
+	assert_int_equal(unlinkat(root, "etc/hosts", 0), 0);
+	assert_int_equal(net_files_write_local(root, "a\n1.2.3.4 evil", &e), 0);
+	cleanup_free char *plain = etc_text(root, "hosts");
+	assert_string_equal(plain, "127.0.0.1 localhost\n");
+	path_remove_at(AT_FDCWD, dir);
 }
 
 /* --- lookup --- */
@@ -376,6 +547,10 @@ int main(void)
 		cmocka_unit_test(env_later_entries_win),
 		cmocka_unit_test(env_of_many_thousands_is_exact),
 		cmocka_unit_test(env_frame_is_read),
+		cmocka_unit_test(env_frame_brings_network_and_worker),
+		cmocka_unit_test(worker_env_fits_the_guest),
+		cmocka_unit_test(net_files_replace_whatever_is_there),
+		cmocka_unit_test(net_files_without_a_network),
 		cmocka_unit_test(lookup_searches_as_execvp_does),
 		cmocka_unit_test(lookup_reports_what_stood_in_the_way),
 		cmocka_unit_test(exec_request_has_defaults),

@@ -514,13 +514,14 @@ static void on_rejected(struct bus *b, const struct bus_msg *m)
 		.fatal = !str_eq(m->code, "FUNCTION_NAMESPACE_CONFLICT"),
 	};
 
-	log_error("the engine rejects a registration", "code=%s function=%s worker=%s owner=%s",
-		log_quote(r.code), log_quote(r.function_id), log_quote(r.worker_name),
-		log_quote(r.owner));
 	if (r.fatal)
 		conn_stop_retrying(b->conn);
 	if (b->ev->rejected)
 		b->ev->rejected(b, &r, b->user);
+	else
+		log_error("the engine rejects a registration",
+			"code=%s function=%s worker=%s owner=%s", log_quote(r.code),
+			log_quote(r.function_id), log_quote(r.worker_name), log_quote(r.owner));
 }
 
 static void on_message(struct bus_msg *m, void *user)

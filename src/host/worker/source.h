@@ -47,7 +47,8 @@ bool source_is_artefact(const char *name);
 int source_setup_digest(
 	const char *image_digest, const char *setup, char ret[WORKER_DIGEST_LEN + 1]);
 /* A lock file that is a symlink out of the source, which the guest cannot follow either, counts
- * with its target; one that cannot be read is S500. */
+ * with its target; one that cannot be read is S500. For a local source call it before
+ * source_write(): when a lock file changes in between, install runs once too often, not never. */
 int source_install_digest(const struct source_job *j, const char *setup_digest,
 	const char *source_digest, const char *install, char ret[WORKER_DIGEST_LEN + 1],
 	struct err *e);

@@ -1,6 +1,6 @@
 /* How it works: a table of VMs, one entry for each that has a folder or a boot under way. A boot
  * (struct boot) carries a start from its checks to its last record and holds the VM's lock
- * meanwhile; worker_start.c is its way up, worker_stop.c its way down.
+ * meanwhile; worker_start.c and worker_up.c are its way up, worker_stop.c its way down.
  *
  *   start -> roots -> [VM is free? else S502] -> lock, manifest, number, record   (CHECKING)
  *         -> image (FETCHING) -> source disk, upper (WRITING) -> vm_start (STARTING)

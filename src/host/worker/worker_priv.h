@@ -144,24 +144,57 @@ void worker_log_unref(struct worker_log *log);
 void worker_busy(const struct worker_vm *vm, struct worker_started *ret, struct err *e);
 void worker_record_copy(const struct worker_record *from, struct worker_record *ret);
 
-/* --- worker_start.c --- */
+/* --- worker_boot.c --- */
 
+/* A thread's errand for a boot. */
+struct boot_work {
+	struct worker_work work;
+	struct boot *b;
+	struct worker_record record; /* of a save */
+	bool last;		     /* the save that ends the boot */
+	int r;
+	struct err why;
+};
+/* Takes bw. vm: in whose order; NULL: in none. */
+void boot_queue(struct boot *b, struct worker_vm *vm, struct boot_work *bw,
+	void (*run)(struct worker_work *), void (*after)(struct worker_work *));
+/* A line of the VM's log. */
 void boot_say(struct boot *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* The starts that wait are refused, or one takes its turn. */
-void boot_next_contender(struct worker_vm *vm);
-/* Forgets the request for the image. */
-void boot_forget_image(struct boot *b);
+/* Frees what only the way up needs; the secrets among it most of all. */
+void boot_drop_request(struct boot *b);
+/* Tells the caller of start, once. */
+void boot_answer(struct boot *b, const struct worker_started *s);
+void boot_free(struct boot *b);
 /* Writes the present record behind everything that is queued. */
 void boot_save(struct boot *b);
-/* The boot is over: last record, then whoever waits is told. why: for the caller of start. */
-void boot_finish(struct boot *b, const struct worker_boot *last, const struct err *why);
 /* The last state of a boot that has no exit of its own. */
 struct worker_boot boot_nulls(const struct boot *b);
-void boot_on_exit(struct vm *vmm, const struct vm_exit *x, void *user);
+/* The boot is over: last record, then whoever waits is told. why: for the caller of start. */
+void boot_finish(struct boot *b, const struct worker_boot *last, const struct err *why);
+/* The same for a failure on the way up. */
+void boot_fail(struct boot *b, const struct err *why);
+
+/* --- worker_start.c --- */
+
+/* One of the starts that wait takes its turn, when the VM is free. */
+void boot_next_contender(struct worker_vm *vm);
+
+/* --- worker_up.c --- */
+
+void boot_fetch(struct boot *b);
+/* Forgets the request for the image. */
+void boot_forget_image(struct boot *b);
+
+/* --- worker_prepare.c --- */
+
+/* manifest_load, and the image as images_get takes it (the caller frees it). S500, S400. */
+int worker_load_manifest(int dir_fd, const struct manifest_query *q, struct manifest *ret,
+	char **ret_ref, struct err *e);
 
 /* --- worker_stop.c --- */
 
 void boot_stop(struct boot *b, uint64_t grace_ms);
+void boot_on_exit(struct vm *vmm, const struct vm_exit *x, void *user);
 /* How the VM's end is told: the table of worker VM specification §1.6. Pure. */
 void boot_attribute(const struct vm_exit *x, struct worker_boot *ret);
 

@@ -1,0 +1,214 @@
+/* What every step of a boot needs: its errands in threads, its memory, and its end. The end is
+ * made once, by boot_finish(): the last record is queued behind all others, and when that is
+ * written the VM is free and whoever waits is told. */
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "host/worker/worker_priv.h"
+
+void boot_queue(struct boot *b, struct worker_vm *vm, struct boot_work *bw,
+	void (*run)(struct worker_work *), void (*after)(struct worker_work *))
+{
+	bw->b = b;
+	bw->work.run = run;
+	bw->work.after = after;
+	worker_queue(b->w, vm, &bw->work);
+}
+
+void boot_say(struct boot *b, const char *fmt, ...)
+{
+	char line[1024];
+	va_list ap;
+
+	if (!b->log)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(line, sizeof(line), fmt, ap);
+	va_end(ap);
+	logs_say(b->log->logs, worker_now_ms(), "%s", line);
+}
+
+/* --- life of a boot --- */
+
+/* What only the way up needs; the secrets among it most of all. */
+void boot_drop_request(struct boot *b)
+{
+	strv_free(STEAL(b->env));
+	fd_close(&b->upper_fd);
+	fd_close(&b->source_fd);
+	root_dir_done(&b->root);
+	b->root = (struct root_dir){.fd = -1};
+	image_close(STEAL(b->img));
+}
+
+static void on_timer_closed(uv_handle_t *h)
+{
+	struct boot *b = h->data;
+	struct workers *w = b->w;
+
+	free(b->host_path);
+	free(b->package);
+	free(b->run_override);
+	free(b->worker_name);
+	free(b->engine_url);
+	manifest_done(&b->manifest);
+	worker_record_done(&b->checked);
+	strv_free(b->notes);
+	free(b->tail);
+	free(b);
+	worker_unbusy(w);
+}
+
+void boot_free(struct boot *b)
+{
+	assert(!b->cb && !b->waiters && !b->wait && !b->vmm);
+	boot_drop_request(b);
+	if (b->dir.fd >= 0)
+		vmdir_close(&b->dir);
+	if (b->log)
+		worker_log_unref(STEAL(b->log));
+	uv_close((uv_handle_t *)&b->timer, on_timer_closed);
+}
+
+void boot_answer(struct boot *b, const struct worker_started *s)
+{
+	workers_started cb = STEAL(b->cb);
+
+	if (cb)
+		cb(s, b->user);
+}
+
+/* A start that never got a number. */
+/* --- the end --- */
+
+struct worker_boot boot_nulls(const struct boot *b)
+{
+	return (struct worker_boot){
+		.instance = b->instance,
+		.state = b->stopping ? WORKER_STOPPED : WORKER_EXITED,
+	};
+}
+
+static void save_run(struct worker_work *work)
+{
+	struct boot_work *bw = CONTAINER_OF(work, struct boot_work, work);
+	struct boot *b = bw->b;
+
+	bw->r = vmdir_save(&b->dir, &bw->record, &bw->why);
+	if (bw->last)
+		vmdir_close(&b->dir);
+}
+
+static void tell_waiters(struct boot *b)
+{
+	const struct worker_boot *last = &b->vm->record.boot;
+
+	while (b->waiters) {
+		struct stop_waiter *sw = b->waiters;
+
+		b->waiters = sw->next;
+		sw->cb(last, NULL, sw->user);
+		free(sw);
+	}
+}
+
+/* The last record is written: the VM is free, and everybody may know. */
+static void boot_over(struct boot *b)
+{
+	struct worker_vm *vm = b->vm;
+	struct worker_started failed = {.why = &b->failed, .tail = b->tail ? b->tail : ""};
+	struct worker_boot last = b->last;
+
+	b->dir.fd = b->dir.lock_fd = -1;
+	last.state = vm->record.boot.state;
+	vm->record.boot = last;
+	worker_set_state(vm, b->last.state);
+	vm->boot = NULL;
+	tell_waiters(b);
+	boot_answer(b, &failed);
+	boot_free(b);
+	worker_maybe_forget(vm);
+}
+
+static void save_after(struct worker_work *work)
+{
+	struct boot_work *bw = CONTAINER_OF(work, struct boot_work, work);
+	struct boot *b = bw->b;
+	bool last = bw->last;
+
+	/* A disk that is full: what is in memory is told, and after a crash "exited". */
+	if (bw->r < 0)
+		log_error("the record of a worker VM cannot be written", "vm=%s why=%s", b->vm_id,
+			log_quote(bw->why.text));
+	worker_record_done(&bw->record);
+	free(bw);
+	if (last)
+		boot_over(b);
+}
+
+static void queue_save(struct boot *b, const struct worker_boot *last)
+{
+	struct boot_work *bw = xcalloc(1, sizeof(*bw));
+
+	worker_record_copy(&b->vm->record, &bw->record);
+	bw->record.stop_requested = b->stopping;
+	bw->record.pid = b->vmm && !last ? vm_pid(b->vmm) : 0;
+	bw->record.pid_start = bw->record.pid ? process_start_time(bw->record.pid) : 0;
+	bw->last = last;
+	if (last)
+		bw->record.boot = *last;
+	boot_queue(b, b->vm, bw, save_run, save_after);
+}
+
+void boot_save(struct boot *b)
+{
+	queue_save(b, NULL);
+}
+
+void boot_finish(struct boot *b, const struct worker_boot *last, const struct err *why)
+{
+	const struct worker_boot *now = &b->vm->record.boot;
+
+	assert(b->step != BOOT_ENDING && b->step != BOOT_CHECKING);
+	b->step = BOOT_ENDING;
+	b->last = *last;
+	b->last.instance = now->instance;
+	b->last.started_at_ms = now->started_at_ms;
+	b->last.ended_at_ms = MAX(worker_now_ms(), now->started_at_ms);
+	uv_timer_stop(&b->timer);
+	if (b->cb) {
+		b->failed = *why;
+		if (b->stopping && !b->w->closing)
+			err_set(&b->failed, "S300", ECANCELED,
+				"worker VM %s was stopped while preparing (instance %" PRIu64 ")",
+				b->vm_id, b->instance);
+		else if (b->stopping)
+			worker_refuse(b->w, &b->failed);
+		log_warn("worker VM could not be started", "vm=%s instance=%" PRIu64 " why=%s",
+			b->vm_id, b->instance, log_quote(b->failed.text));
+		boot_say(b, "the worker VM could not be started: %s", b->failed.text);
+	}
+	if (b->log) {
+		logs_end(b->log->logs, worker_now_ms());
+		worker_log_unref(STEAL(b->log));
+	}
+	boot_drop_request(b);
+	queue_save(b, &b->last);
+}
+
+/* A failure on the way up. */
+void boot_fail(struct boot *b, const struct err *why)
+{
+	struct worker_boot last = boot_nulls(b);
+
+	boot_finish(b, &last, why);
+}

@@ -2,16 +2,24 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <json-c/linkhash.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
-#include "base/str.h"
 #include "wire/json.h"
 
 #define MTU_MIN	 576 /* what every IPv4 host takes; IPv6 needs … */
 #define MTU_MIN6 1280
 #define MTU_MAX	 65535
+
+void guest_net_mac(const char *text, uint8_t ret[static 6])
+{
+	unsigned b[6] = {0};
+
+	sscanf(text, "%2x:%2x:%2x:%2x:%2x:%2x", &b[0], &b[1], &b[2], &b[3], &b[4], &b[5]);
+	for (int i = 0; i < 6; i++)
+		ret[i] = (uint8_t)b[i];
+}
 
 void guest_net_default(struct guest_net *n, bool with6)
 {
@@ -79,24 +87,10 @@ static int get_number(
 	return 0;
 }
 
-static int only_known(json_object *o, struct err *e)
+static int read_members(json_object *o, struct guest_net *n, struct err *e)
 {
 	static const char *const names[] = {
 		"address", "prefix", "gateway", "dns", "mtu", "address6", "prefix6", "gateway6"};
-
-	for (struct lh_entry *m = json_object_get_object(o)->head; m; m = m->next) {
-		size_t i = 0;
-
-		while (i < ARRAY_LEN(names) && !str_eq(m->k, names[i]))
-			i++;
-		if (i == ARRAY_LEN(names))
-			return err_set(e, "", EINVAL, "unknown member `%.40s`", (const char *)m->k);
-	}
-	return 0;
-}
-
-static int read_members(json_object *o, struct guest_net *n, struct err *e)
-{
 	int r;
 
 	if (!json_object_is_type(o, json_type_object))
@@ -104,7 +98,7 @@ static int read_members(json_object *o, struct guest_net *n, struct err *e)
 	n->has6 = json_object_object_get_ex(o, "address6", NULL) ||
 		  json_object_object_get_ex(o, "prefix6", NULL) ||
 		  json_object_object_get_ex(o, "gateway6", NULL);
-	if ((r = only_known(o, e)) < 0 ||
+	if ((r = json_only_members(o, names, ARRAY_LEN(names), e)) < 0 ||
 		(r = get_address(o, "address", AF_INET, n->address, e)) < 0 ||
 		(r = get_number(o, "prefix", 1, 32, &n->prefix, e)) < 0 ||
 		(r = get_address(o, "gateway", AF_INET, n->gateway, e)) < 0 ||

@@ -32,6 +32,9 @@ struct guest_net {
 	unsigned prefix, prefix6, mtu;
 };
 
+/* A MAC address of above as bytes. */
+void guest_net_mac(const char *text, uint8_t ret[static 6]);
+
 /* The addresses above; with IPv6 or without. */
 void guest_net_default(struct guest_net *n, bool with6);
 

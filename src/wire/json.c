@@ -554,6 +554,20 @@ void json_add_strv(json_object *o, const char *name, char *const *v)
 	add(o, name, a);
 }
 
+int json_only_members(json_object *o, const char *const *names, size_t n, struct err *e)
+{
+	for (struct lh_entry *m = json_object_get_object(o)->head; m; m = m->next) {
+		const char *key = m->k;
+		size_t i = 0;
+
+		while (i < n && !str_eq(key, names[i]))
+			i++;
+		if (i == n)
+			return err_set(e, "", EINVAL, "unknown member `%.40s`", key);
+	}
+	return 0;
+}
+
 const char *json_text(json_object *o, size_t *ret_len)
 {
 	const char *text = json_object_to_json_string_length(

@@ -57,6 +57,9 @@ int json_get_array(
 int json_get_strv(
 	json_object *o, const char *name, enum json_need need, char ***ret, struct err *e);
 
+/* -EINVAL with the name of the first member of the object that is none of `names`. */
+int json_only_members(json_object *o, const char *const *names, size_t n, struct err *e);
+
 /* Building: each adds a member and never fails (memory for small fixed sizes). `s` may hold any
  * bytes: what is not UTF-8 is repaired (base/utf8.h). */
 void json_add_str(json_object *o, const char *name, const char *s);

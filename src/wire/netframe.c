@@ -6,8 +6,6 @@
  */
 #include "wire/netframe.h"
 
-#include <arpa/inet.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,21 +22,12 @@
 #define UNREACHABLE6 1
 #define TOO_BIG6     2
 
-static void parse_mac(const char *text, uint8_t ret[static 6])
-{
-	unsigned b[6] = {0};
-
-	sscanf(text, "%2x:%2x:%2x:%2x:%2x:%2x", &b[0], &b[1], &b[2], &b[3], &b[4], &b[5]);
-	for (int i = 0; i < 6; i++)
-		ret[i] = (uint8_t)b[i];
-}
-
 void netframe_policy_init(struct netframe_policy *p, bool with6)
 {
 	memset(p, 0, sizeof(*p));
 	guest_net_default(&p->net, with6);
-	parse_mac(GUEST_NET_MAC, p->guest_mac);
-	parse_mac(GUEST_NET_GATEWAY_MAC, p->gateway_mac);
+	guest_net_mac(GUEST_NET_MAC, p->guest_mac);
+	guest_net_mac(GUEST_NET_GATEWAY_MAC, p->gateway_mac);
 }
 
 void netframe_policy_port(struct netframe_policy *p, uint16_t port)

@@ -12,7 +12,8 @@
 #include "base/str.h"
 #include "host/vm/qemu.h"
 
-static const struct vmm_ends ends = {.agent = 4, .env = 20, .control = 21, .console = 22};
+static const struct vmm_ends ends = {
+	.agent = 4, .env = 20, .control = 21, .console = 22, .net = -1};
 static const int readable[PLAN_DISKS_MAX] = {-1, -1, 23, -1, -1};
 
 static struct plan make_plan(void)

@@ -47,6 +47,7 @@
 #include "host/vm/confine.h"
 #include "host/vm/control.h"
 #include "host/vm/logpipe.h"
+#include "host/vm/net_link.h"
 #include "host/vm/tail.h"
 #include "host/vm/vmm.h"
 
@@ -80,6 +81,7 @@ struct boot {
 
 	struct tail console, messages;
 	struct logpipe_writer log;
+	struct net_link *net; /* NULL: the guest has no network */
 	struct control_lines from_daemon, from_guest;
 	unsigned guest_lines;
 	struct buf env; /* the frame for iii.env */
@@ -366,6 +368,17 @@ static bool read_messages(struct boot *b)
 	return read_stream(b, &b->vmm.messages, &b->messages, VM_STREAM_HOST);
 }
 
+/* Likewise, of the network's helper. */
+static bool read_helper(struct boot *b)
+{
+	char chunk[1024];
+	size_t n = net_link_hear(b->net, chunk, sizeof(chunk));
+
+	if (n)
+		logpipe_put(&b->log, VM_STREAM_HOST, chunk, n);
+	return n > 0;
+}
+
 static bool read_guest(struct boot *b)
 {
 	char chunk[1024];
@@ -425,6 +438,8 @@ static int start(struct boot *b, struct err *e)
 		&b->plan, (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec, &b->env, e);
 	if (r == 0)
 		r = vmm_start(b->be, &b->plan, &b->vmm, e);
+	if (r == 0 && b->net)
+		net_link_set_vmm(b->net, STEAL_FD(b->vmm.net));
 	if (r == 0)
 		note(b, "the VM starts: %s, %u vCPUs, %u MiB", b->be->name, b->plan.vcpus,
 			b->plan.mem_mib);
@@ -513,6 +528,8 @@ static char *tails(const struct boot *b)
 	buf_init(&text, CONTROL_TAIL_MAX);
 	tail_text(&b->console, "console", &text);
 	tail_text(&b->messages, b->be ? b->be->name : "vmm", &text);
+	if (b->net)
+		net_link_tail(b->net, &text);
 	return text.len ? buf_steal(&text) : xstrdup("");
 }
 
@@ -563,8 +580,27 @@ enum slot {
 	SLOT_GUEST,
 	SLOT_ENV,
 	SLOT_LOG,
-	SLOT_COUNT,
+	SLOT_HELPER,
+	SLOT_NET,
+	SLOT_COUNT = SLOT_NET + NET_LINK_POLLS,
 };
+
+/* A guest that leaves anyway may do so without its network. */
+static void check_network(struct boot *b)
+{
+	struct err e = ERR_INIT;
+
+	if (b->net && net_link_ended(b->net, &e) && b->phase <= PHASE_RUNNING)
+		decide(b, VM_END_VMM_FAILED, "%s", e.text);
+}
+
+static void move_frames(struct boot *b, const struct pollfd *p)
+{
+	struct err e = ERR_INIT;
+
+	if (net_link_move(b->net, p, (uint64_t)now_ms(), &e) < 0)
+		decide(b, VM_END_VMM_FAILED, "%s", e.text);
+}
 
 static void wait_once(struct boot *b)
 {
@@ -582,8 +618,14 @@ static void wait_once(struct boot *b)
 	struct timespec t = {.tv_sec = left / 1000, .tv_nsec = left % 1000 * 1000000};
 	sigset_t none;
 
+	if (b->net) {
+		p[SLOT_HELPER] =
+			(struct pollfd){.fd = idle ? net_link_words(b->net) : -1, .events = POLLIN};
+		net_link_polls(b->net, p + SLOT_NET);
+	}
 	sigemptyset(&none);
-	if (ppoll(p, SLOT_COUNT, b->deadline_ms == NEVER ? NULL : &t, &none) <= 0)
+	if (ppoll(p, b->net ? SLOT_COUNT : SLOT_HELPER, b->deadline_ms == NEVER ? NULL : &t,
+		    &none) <= 0)
 		return; /* a child's end, or the deadline */
 	if (p[SLOT_LOG].revents)
 		logpipe_push(&b->log);
@@ -591,6 +633,10 @@ static void wait_once(struct boot *b)
 		read_console(b);
 	if (p[SLOT_MESSAGES].revents && logpipe_idle(&b->log))
 		read_messages(b);
+	if (b->net && p[SLOT_HELPER].revents && logpipe_idle(&b->log))
+		read_helper(b);
+	if (b->net)
+		move_frames(b, p + SLOT_NET);
 	if (p[SLOT_REPORT].revents)
 		read_report(b);
 	if (p[SLOT_ENV].revents)
@@ -621,6 +667,7 @@ static int supervise(struct boot *b)
 		wait_once(b);
 		if (orphaned)
 			on_daemon_gone(b);
+		check_network(b);
 		if (!b->decided && b->deadline_ms != NEVER && now_ms() >= b->deadline_ms)
 			on_deadline(b);
 		release_agent(b);
@@ -681,7 +728,7 @@ static void set_signals(void)
 /* Takes the plan and lets everything go that it does not name. */
 static int take_plan(struct boot *b, const struct vm_backend *const *backends, struct err *e)
 {
-	int keep[5 + PLAN_DISKS_MAX] = {PLAN_FD_CONTROL, PLAN_FD_AGENT, PLAN_FD_LIFE};
+	int keep[6 + PLAN_DISKS_MAX] = {PLAN_FD_CONTROL, PLAN_FD_AGENT, PLAN_FD_LIFE};
 	cleanup_fd int null = -1;
 	size_t n = 3;
 	int r = plan_read(STDIN_FILENO, &b->plan, e);
@@ -693,6 +740,8 @@ static int take_plan(struct boot *b, const struct vm_backend *const *backends, s
 		keep[n++] = b->plan.disks[i].fd;
 	if (b->plan.log_fd)
 		keep[n++] = b->plan.log_fd;
+	if (b->plan.net.passt)
+		keep[n++] = b->plan.net.page_fd;
 	if ((r = confine_fds(keep, n, e)) < 0)
 		return r;
 	if (b->plan.log_fd)
@@ -766,6 +815,16 @@ static int bind_to_daemon(const struct plan *p, struct err *e)
 	return 0;
 }
 
+/* What has to be there before the VMM. */
+static int open_network(struct boot *b, struct err *e)
+{
+	int r = b->plan.net.passt ? net_link_start(&b->plan, PLAN_FD_LIFE, &b->net, e) : 0;
+
+	if (r == 0 && (r = confine_files(CONFINE_FILES_MAX)) < 0)
+		err_set(e, "S300", -r, "setrlimit: %s", err_str(r));
+	return r;
+}
+
 int vm_boot_run(int argc, char **argv, const struct vm_backend *const *backends)
 {
 	static const char *const keep_env[] = {"SANDBOX_LOG", CONFINE_REQUIRE};
@@ -785,7 +844,8 @@ int vm_boot_run(int argc, char **argv, const struct vm_backend *const *backends)
 	if ((r = confine_self(keep_env, ARRAY_LEN(keep_env), &failed.why)) == 0 &&
 		(r = take_plan(&b, backends, &failed.why)) == 0 &&
 		(r = bind_to_daemon(&b.plan, &failed.why)) == 0 &&
-		(r = lock_disks(&b.plan, &failed.why)) == 0)
+		(r = lock_disks(&b.plan, &failed.why)) == 0 &&
+		(r = open_network(&b, &failed.why)) == 0)
 		r = run(&b, &failed.why);
 	if (r < 0) {
 		if (r == -ECANCELED)
@@ -797,6 +857,7 @@ int vm_boot_run(int argc, char **argv, const struct vm_backend *const *backends)
 		control_event_done(&failed);
 	}
 	vmm_done(&b.vmm);
+	net_link_free(b.net);
 	logpipe_writer_done(&b.log);
 	buf_done(&b.env);
 	buf_done(&b.from_daemon.partial);

@@ -51,11 +51,16 @@ int confine_self(const char *const *keep, size_t n_keep, struct err *e)
 		return err_set(e, "S300", errno, "PR_SET_PDEATHSIG: %s", err_str(errno));
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
 		return err_set(e, "S300", errno, "PR_SET_NO_NEW_PRIVS: %s", err_str(errno));
-	if ((r = limit(RLIMIT_CORE, 0)) < 0 || (r = limit(RLIMIT_NOFILE, CONFINE_FILES_MAX)) < 0)
+	if ((r = limit(RLIMIT_CORE, 0)) < 0)
 		return err_set(e, "S300", r, "setrlimit: %s", err_str(r));
 	umask(077);
 	clean_env(keep, n_keep);
 	return 0;
+}
+
+int confine_files(unsigned max)
+{
+	return limit(RLIMIT_NOFILE, max);
 }
 
 static int compare_int(const void *a, const void *b)

@@ -22,9 +22,12 @@
 #define CONFINE_TASKS_MAX 512 /* threads of the VMM where they can be counted for it alone */
 #define CONFINE_REQUIRE	  "III_SANDBOX_REQUIRE_CONFINEMENT" /* "1": a missing layer is S300 */
 
-/* Dies with the parent; no new privileges, no core dump, few descriptors, umask 077, an empty
+/* Dies with the parent; no new privileges, no core dump, umask 077, an empty
  * environment but for the names in `keep`, no terminal signals. */
 int confine_self(const char *const *keep, size_t n_keep, struct err *e);
+
+/* No more descriptors than this from here on, ever. 0, or a negative errno. */
+int confine_files(unsigned max);
 
 /* Closes every descriptor that is not 0, 1, 2 or listed. */
 int confine_fds(const int *keep, size_t n, struct err *e);
@@ -63,11 +66,12 @@ struct confine_report {
 };
 
 enum confine_filter {
-	CONFINE_FILTER_PROGRAM, /* for a program that is still to be executed: what is dangerous
-				   and what no VMM needs fails with EPERM */
-	CONFINE_FILTER_KRUN,	/* for libkrun, loaded and configured: what it does not need is its
-				   end, with the system call's number in the report */
-	CONFINE_FILTER_NONE,	/* tests of the other layers */
+	CONFINE_FILTER_PROGRAM,	 /* for a program that is still to be executed: what is dangerous
+				    and what no VMM needs fails with EPERM */
+	CONFINE_FILTER_KRUN,	 /* for libkrun, loaded and configured: what it does not need is its
+				    end, with the system call's number in the report */
+	CONFINE_FILTER_KRUN_NET, /* likewise, with what its network device needs */
+	CONFINE_FILTER_NONE,	 /* tests of the other layers */
 };
 
 #define CONFINE_PATHS_MAX 16

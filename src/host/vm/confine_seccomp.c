@@ -32,6 +32,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -109,6 +110,11 @@ static const struct call krun_calls[] = {
 #endif
 };
 
+/* The network device talks by socket calls. */
+static const struct call krun_net_calls[] = {
+	CALL(recvfrom), CALL(sendto), CALL(recvmsg), CALL(sendmsg), CALL(getsockopt),
+};
+
 /* A supervisor that waits: it reads, writes, kills, collects and reports. */
 static const struct call waiter_calls[] = {
 	CALL(read), CALL(write), CALL(writev), CALL(recvfrom), CALL(sendto), CALL(close),
@@ -172,6 +178,7 @@ static const struct call special_calls[] = {
 	CALL(ioctl), CALL(fcntl), CALL(prctl), CALL(clone), CALL(clone3), CALL(tgkill),
 	CALL(prlimit64), CALL(rt_sigaction), CALL(execve), CALL(execveat), CALL(getdents64),
 	CALL(readlinkat), CALL(seccomp), CALL(socketpair), CALL(memfd_create), CALL(ftruncate),
+	CALL(setsockopt),
 };
 
 static const unsigned krun_ioctls[] = {
@@ -210,6 +217,9 @@ static const unsigned krun_fcntls[] = {
 
 /* Holds up whoever opens a file that the VMM has open. */
 static const unsigned denied_fcntls[] = {1024 /* F_SETLEASE */, 1026 /* F_NOTIFY */};
+
+/* Of SOL_SOCKET and of what a unix socket knows else: nothing. */
+static const unsigned krun_sockopts[] = {SO_SNDBUF, SO_RCVBUF};
 
 static const unsigned krun_prctls[] = {PR_SET_NAME, PR_GET_NAME, PR_SET_VMA, PR_SET_TIMERSLACK};
 
@@ -328,7 +338,7 @@ static void begin(struct program *p)
 }
 
 /* What is asked for most comes first: KVM_RUN is an ioctl. */
-static void build_krun(struct program *p)
+static void build_krun(struct program *p, bool net)
 {
 	const unsigned self = (unsigned)getpid();
 
@@ -336,6 +346,11 @@ static void build_krun(struct program *p)
 	on_values(p, __NR_ioctl, 1, krun_ioctls, ARRAY_LEN(krun_ioctls), SECCOMP_RET_TRAP);
 	for (size_t i = 0; i < ARRAY_LEN(krun_calls); i++)
 		on_call(p, krun_calls[i].nr, SECCOMP_RET_ALLOW);
+	for (size_t i = 0; net && i < ARRAY_LEN(krun_net_calls); i++)
+		on_call(p, krun_net_calls[i].nr, SECCOMP_RET_ALLOW);
+	if (net)
+		on_values(p, __NR_setsockopt, 2, krun_sockopts, ARRAY_LEN(krun_sockopts),
+			SECCOMP_RET_TRAP);
 	on_values(p, __NR_fcntl, 1, krun_fcntls, ARRAY_LEN(krun_fcntls), SECCOMP_RET_TRAP);
 	on_values(p, __NR_prctl, 0, krun_prctls, ARRAY_LEN(krun_prctls), SECCOMP_RET_TRAP);
 	on_values(p, __NR_tgkill, 0, &self, 1, SECCOMP_RET_TRAP);
@@ -382,6 +397,7 @@ const char *confine_syscall_name(int nr)
 	} tables[] = {
 		{program_denied, ARRAY_LEN(program_denied)},
 		{krun_calls, ARRAY_LEN(krun_calls)},
+		{krun_net_calls, ARRAY_LEN(krun_net_calls)},
 		{special_calls, ARRAY_LEN(special_calls)},
 	};
 
@@ -427,7 +443,7 @@ static int install(const struct program *p)
 	return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog) < 0 ? -errno : 0;
 }
 
-static int install_krun(struct program *p, int failure)
+static int install_krun(struct program *p, bool net, int failure)
 {
 	struct sigaction forbidden = {
 		.sa_sigaction = on_forbidden, .sa_flags = SA_SIGINFO | SA_NODEFER};
@@ -440,7 +456,7 @@ static int install_krun(struct program *p, int failure)
 	sigprocmask(SIG_UNBLOCK, &set, NULL);
 	if (sigaction(SIGSYS, &forbidden, NULL) < 0)
 		return -errno;
-	build_krun(p);
+	build_krun(p, net);
 	r = install(p);
 	if (r < 0)
 		signal(SIGSYS, SIG_DFL);
@@ -455,8 +471,8 @@ int confine_seccomp(enum confine_filter filter, int failure)
 	if (filter == CONFINE_FILTER_NONE)
 		return r;
 	p = xcalloc(1, sizeof(*p));
-	if (filter == CONFINE_FILTER_KRUN) {
-		r = install_krun(p, failure);
+	if (filter == CONFINE_FILTER_KRUN || filter == CONFINE_FILTER_KRUN_NET) {
+		r = install_krun(p, filter == CONFINE_FILTER_KRUN_NET, failure);
 	} else {
 		build_program(p);
 		r = install(p);

@@ -33,6 +33,7 @@
 #include "host/vm/child.h"
 #include "host/vm/kvm_probe.h"
 #include "host/vm/lib.h"
+#include "wire/guest_net.h"
 
 #define KRUN_ENV	 "III_SANDBOX_LIBKRUN"
 #define KRUN_SONAME	 "libkrun.so.1"
@@ -80,6 +81,7 @@ static const struct entry_point entry_points[] = {
 	REQUIRED(set_console_output, "1.8"),
 	REQUIRED(add_virtio_console_multiport, "1.17"),
 	REQUIRED(add_console_port_inout, "1.17"),
+	OPTIONAL(add_net_unixstream, "1.15"), /* absent also where built without its feature net */
 	REQUIRED(start_enter, "1.0"),
 };
 
@@ -222,6 +224,24 @@ static int add_ports(
 	return console < 0 ? console : r;
 }
 
+/* No offloads: each frame is one packet with its sums in it, and no longer than the MTU. */
+static int add_net(
+	const struct krun_api *k, uint32_t ctx, const struct vmm_ends *ends, struct err *e)
+{
+	uint8_t mac[6];
+
+	if (ends->net < 0)
+		return 0;
+	if (!k->add_net_unixstream)
+		return err_set(e, "S300", ENOSYS,
+			"this libkrun has no krun_add_net_unixstream, which networking needs: it "
+			"is "
+			"there since 1.15 where libkrun is built with NET=1");
+	guest_net_mac(GUEST_NET_MAC, mac);
+	return check(k->add_net_unixstream(ctx, NULL, ends->net, mac, 0, 0),
+		"krun_add_net_unixstream", e);
+}
+
 int krun_configure(const struct krun_api *k, const struct plan *p, const struct vmm_ends *ends,
 	uint32_t *ret_ctx, struct err *e)
 {
@@ -239,7 +259,8 @@ int krun_configure(const struct krun_api *k, const struct plan *p, const struct 
 			 e)) < 0 ||
 		(r = set_kernel(k, (uint32_t)ctx, p, e)) < 0 ||
 		(r = add_disks(k, (uint32_t)ctx, p, e)) < 0 ||
-		(r = add_ports(k, (uint32_t)ctx, ends, e)) < 0) {
+		(r = add_ports(k, (uint32_t)ctx, ends, e)) < 0 ||
+		(r = add_net(k, (uint32_t)ctx, ends, e)) < 0) {
 		k->free_ctx((uint32_t)ctx);
 		return r;
 	}
@@ -312,8 +333,7 @@ static int krun_prepare(const struct plan *p, const struct vmm_ends *ends, struc
 /* The library is loaded; krun_start_enter opens /dev/kvm, and the rest by /proc/self/fd/N. */
 static void krun_needs(const struct plan *p, struct confine_policy *policy)
 {
-	(void)p;
-	policy->filter = CONFINE_FILTER_KRUN;
+	policy->filter = p->net.passt ? CONFINE_FILTER_KRUN_NET : CONFINE_FILTER_KRUN;
 	policy->kvm = true;
 }
 

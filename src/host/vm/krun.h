@@ -26,6 +26,8 @@ struct krun_api {
 	int32_t (*add_virtio_console_multiport)(uint32_t ctx);
 	int32_t (*add_console_port_inout)(
 		uint32_t ctx, uint32_t console, const char *name, int in, int out);
+	int32_t (*add_net_unixstream)(uint32_t ctx, const char *path, int fd, uint8_t *mac,
+		uint32_t features, uint32_t flags); /* NULL: no networking with this library */
 	int32_t (*start_enter)(uint32_t ctx);
 };
 

@@ -10,7 +10,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <json-c/linkhash.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +19,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "host/vm/vm.h"
+#include "wire/guest_net.h"
 #include "wire/json.h"
 #include "wire/worker.h"
 
@@ -33,6 +33,7 @@ void plan_done(struct plan *p)
 	free(p->vmm);
 	strv_free(p->env);
 	json_object_put(p->worker);
+	plan_net_done(&p->net);
 	*p = (struct plan){0};
 }
 
@@ -188,6 +189,8 @@ int plan_check(const struct plan *p, struct err *e)
 	if ((r = check_fd("kernel_fd", p->kernel_fd, &used, e)) < 0 ||
 		(r = check_disks(p, &used, e)) < 0 ||
 		(p->log_fd && (r = check_fd("log_fd", p->log_fd, &used, e)) < 0) ||
+		(p->net.passt && ((r = plan_net_check(&p->net, e)) < 0 ||
+				 (r = check_fd("net.page_fd", p->net.page_fd, &used, e)) < 0)) ||
 		(r = check_worker(p, e)) < 0)
 		return r;
 	return check_env(p->env, e);
@@ -252,6 +255,8 @@ int plan_encode(const struct plan *p, struct buf *out, struct err *e)
 		json_add_bool(d, "throwaway", p->disks[i].throwaway);
 		json_object_array_add(disks, d);
 	}
+	if (p->net.passt)
+		json_object_object_add(o, "net", plan_net_to_json(&p->net));
 	if (p->log_fd)
 		json_add_u64(o, "log_fd", (uint64_t)p->log_fd);
 	if (p->worker)
@@ -266,12 +271,17 @@ int plan_encode(const struct plan *p, struct buf *out, struct err *e)
 int plan_env_frame(const struct plan *p, uint64_t time_ns, struct buf *out, struct err *e)
 {
 	cleanup_json json_object *o = json_object_new_object();
+	struct guest_net net;
 
 	json_add_strv(o, "env", p->env);
 	json_add_str(o, "hostname", p->hostname);
 	json_add_u64(o, "time_ns", time_ns);
 	if (p->worker)
 		json_object_object_add(o, "worker", json_object_get(p->worker));
+	if (p->net.passt) {
+		guest_net_default(&net, p->net.ipv6);
+		json_object_object_add(o, "net", guest_net_to_json(&net));
+	}
 	return add_frame(out, o, e);
 }
 
@@ -293,20 +303,6 @@ int plan_cmdline(const struct plan *p, const char *first, struct buf *out, struc
 }
 
 /* --- reading --- */
-
-static int only_members(json_object *o, const char *const *names, size_t n, struct err *e)
-{
-	for (struct lh_entry *m = json_object_get_object(o)->head; m; m = m->next) {
-		const char *key = m->k;
-		size_t i = 0;
-
-		while (i < n && !str_eq(key, names[i]))
-			i++;
-		if (i == n)
-			return err_set(e, "S300", EINVAL, "unknown member `%.40s`", key);
-	}
-	return 0;
-}
 
 /* Copies a string member into a fixed array; too long is an error, never a cut. */
 static int get_word(json_object *o, const char *name, char *dst, size_t size, struct err *e)
@@ -342,7 +338,7 @@ static int decode_disk(json_object *o, struct plan_disk *d, struct err *e)
 
 	if (!json_object_is_type(o, json_type_object))
 		return err_set(e, "S300", EINVAL, "not an object");
-	if ((r = only_members(o, names, ARRAY_LEN(names), e)) < 0 ||
+	if ((r = json_only_members(o, names, ARRAY_LEN(names), e)) < 0 ||
 		(r = get_word(o, "role", d->role, sizeof(d->role), e)) < 0 ||
 		(r = get_word(o, "serial", d->serial, sizeof(d->serial), e)) < 0 ||
 		(r = get_fd(o, "fd", &d->fd, e)) < 0 ||
@@ -410,11 +406,13 @@ static int decode_members(json_object *o, struct plan *p, struct err *e)
 {
 	static const char *const names[] = {"label", "backend", "vmm", "vcpus", "mem_mib",
 		"boot_timeout_ms", "tsc_khz", "kernel_fd", "kernel_format", "hostname", "env",
-		"disks", "kernel_args", "log_fd", "worker", "nested_virt", "hyperthreads"};
+		"disks", "kernel_args", "log_fd", "worker", "nested_virt", "hyperthreads",
+		"net"};
+	json_object *net;
 	const char *vmm;
 	int r;
 
-	if ((r = only_members(o, names, ARRAY_LEN(names), e)) < 0 ||
+	if ((r = json_only_members(o, names, ARRAY_LEN(names), e)) < 0 ||
 		(r = get_word(o, "label", p->label, sizeof(p->label), e)) < 0 ||
 		(r = get_word(o, "backend", p->backend, sizeof(p->backend), e)) < 0 ||
 		(r = json_get_str(o, "vmm", JSON_REQUIRED, &vmm, e)) < 0)
@@ -434,8 +432,10 @@ static int decode_members(json_object *o, struct plan *p, struct err *e)
 				 e)) < 0) ||
 		(r = json_get_strv(o, "env", JSON_REQUIRED, &p->env, e)) < 0)
 		return r;
-	r = decode_disks(o, p, e);
-	return r < 0 ? r : decode_worker(o, p, e);
+	if ((r = decode_disks(o, p, e)) < 0 || (r = decode_worker(o, p, e)) < 0)
+		return r;
+	r = json_get_object(o, "net", JSON_OPTIONAL, &net, e);
+	return r > 0 ? plan_net_from_json(net, &p->net, e) : r;
 }
 
 int plan_decode(const char *text, size_t len, struct plan *ret, struct err *e)

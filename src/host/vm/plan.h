@@ -11,8 +11,8 @@
  *    "tsc_khz":0,"kernel_fd":6,"kernel_format":"elf","hostname":"sandbox","env":["A=b",…],
  *    "disks":[{"role":"boot","fd":7,"serial":"boot","readonly":true,"throwaway":false},…]}
  *
- * "kernel_args", "log_fd", "worker", "nested_virt" and "hyperthreads" are left out where they say
- * nothing.
+ * "kernel_args", "log_fd", "worker", "nested_virt", "hyperthreads" and "net" (plan_net.h) are left
+ * out where they say nothing.
  */
 #pragma once
 
@@ -24,6 +24,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "host/vm/plan_net.h"
 
 #define PLAN_FRAME_HDR	     4
 #define PLAN_FRAME_MAX	     (4u << 20) /* a bigger environment: the VM is not started (S300) */
@@ -75,6 +76,7 @@ struct plan {
 	int log_fd;	     /* everything that is printed goes there too (logpipe.h); 0: nowhere */
 	json_object *worker; /* a job (wire/worker.h), with a disk "source"; NULL: a sandbox */
 	bool nested_virt, hyperthreads;
+	struct plan_net net;
 };
 
 #define cleanup_plan __attribute__((cleanup(plan_done)))
@@ -109,5 +111,6 @@ int plan_read(int fd, struct plan *ret, struct err *e);
 int plan_cmdline(const struct plan *p, const char *first, struct buf *out, struct err *e);
 
 /* The frame for the guest's iii.env port: length (4 bytes, big-endian) and
- * {"env":[…],"hostname":"…","time_ns":N,"worker":{…}}, the last for a worker VM. */
+ * {"env":[…],"hostname":"…","time_ns":N,"worker":{…},"net":{…}}, the last two for a worker VM and
+ * for one with a network (wire/worker.h, wire/guest_net.h). */
 int plan_env_frame(const struct plan *p, uint64_t time_ns, struct buf *out, struct err *e);

@@ -31,6 +31,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "host/vm/lib.h"
+#include "wire/guest_net.h"
 
 #if defined(__x86_64__)
 #define PROGRAM "qemu-system-x86_64"
@@ -159,6 +160,10 @@ int qemu_args(const struct plan *p, const struct vmm_ends *ends,
 	add(&v, "-append", (const char *)cmdline.data);
 	add_disks(&v, p, readable);
 	add_ports(&v, p, ends);
+	if (ends->net >= 0) {
+		addf(&v, "-netdev", "stream,id=net,server=off,addr.type=fd,addr.str=%d", ends->net);
+		add(&v, "-device", "virtio-net-device,netdev=net,mac=" GUEST_NET_MAC);
+	}
 	add(&v, "-device", "virtio-balloon-device,free-page-reporting=on");
 	*ret = v;
 	return 0;
@@ -279,14 +284,15 @@ static void qemu_needs(const struct plan *p, struct confine_policy *policy)
 
 static int qemu_enter(const struct plan *p, const struct vmm_ends *ends, struct err *e)
 {
-	const int fds[] = {ends->agent, ends->env, ends->control, ends->console, p->kernel_fd};
+	const int fds[] = {
+		ends->agent, ends->env, ends->control, ends->console, p->kernel_fd, ends->net};
 	char **argv, *env[] = {NULL};
 	int readable[PLAN_DISKS_MAX], r;
 
 	if ((r = open_readable(p, readable, e)) < 0 ||
 		(r = qemu_args(p, ends, readable, &argv, e)) < 0)
 		return r;
-	for (size_t i = 0; i < ARRAY_LEN(fds); i++)
+	for (size_t i = 0; i < ARRAY_LEN(fds) && fds[i] >= 0; i++)
 		fd_set_cloexec(fds[i], false);
 	for (size_t i = 0; i < p->n_disks; i++)
 		fd_set_cloexec(p->disks[i].fd, false);

@@ -33,6 +33,8 @@
 #include "host/vm/control.h"
 #include "host/vm/kernel.h"
 #include "host/vm/logpipe.h"
+#include "host/vm/net.h"
+#include "host/vm/net_page.h"
 #include "host/vm/plan.h"
 #include "host/vm/qemu.h"
 
@@ -40,6 +42,7 @@
 #define KILL_LATE_MS  5000
 #define LIFE_GRACE_MS 5000
 #define LOG_FD	      (PLAN_FD_END - 1) /* in the supervisor */
+#define NET_PAGE_FD   (PLAN_FD_END - 2) /* likewise */
 
 enum vm_state {
 	VM_STARTING,
@@ -58,8 +61,9 @@ struct vm {
 	uv_process_t boot;
 	uv_pipe_t control, life, log;
 	uv_timer_t timer;
-	int handles; /* open ones of the five */
-	bool logs;   /* there is a log pipe */
+	int handles;		    /* open ones of the five */
+	bool logs;		    /* there is a log pipe */
+	const struct net_page *net; /* NULL: no network */
 
 	struct control_lines lines;
 	struct logpipe_reader log_state;
@@ -86,6 +90,7 @@ static void set_state(struct vm *vm, enum vm_state to)
 static void release(struct vm *vm)
 {
 	fd_close(&vm->agent_fd);
+	net_page_unmap(vm->net);
 	buf_done(&vm->lines.partial);
 	control_event_done(&vm->exited);
 	free(vm);
@@ -322,6 +327,8 @@ struct launch {
 	int frame;			   /* the plan as a file: stdin */
 	int control[2], agent[2], life[2]; /* near, far … */
 	int log[2];			   /* … and this only where it is wanted */
+	int net_page;
+	const struct net_page *net;
 };
 
 static void launch_init(struct launch *l)
@@ -332,7 +339,8 @@ static void launch_init(struct launch *l)
 		.control = {-1, -1},
 		.agent = {-1, -1},
 		.life = {-1, -1},
-		.log = {-1, -1}};
+		.log = {-1, -1},
+		.net_page = -1};
 }
 
 static void launch_done(struct launch *l)
@@ -340,6 +348,8 @@ static void launch_done(struct launch *l)
 	plan_done(&l->plan);
 	fd_close(&l->kernel.fd);
 	fd_close(&l->frame);
+	fd_close(&l->net_page);
+	net_page_unmap(l->net);
 	for (int i = 0; i < 2; i++) {
 		fd_close(&l->control[i]);
 		fd_close(&l->agent[i]);
@@ -395,6 +405,30 @@ static int plan_worker(struct plan *p, const struct vm_spec *s, struct err *e)
 	return plan_disk(p, "source", s->source_fd, true, e);
 }
 
+static int plan_network(struct launch *l, const struct vm_net *net, struct err *e)
+{
+	struct plan_net *p = &l->plan.net;
+	struct net_facts f;
+	int r;
+
+	if (!net)
+		return 0;
+	net_facts_get(&f);
+	if ((r = net_facts_check(&f, e)) == 0 &&
+		(r = net_page_new(&l->net_page, &l->net, e)) == 0) {
+		p->passt = STEAL(f.passt);
+		p->ipv6 = f.route6;
+		memcpy(p->interface, f.interface, sizeof(p->interface));
+		p->page_fd = NET_PAGE_FD;
+		p->ports = xcalloc(net->n_host_ports + 1, sizeof(*p->ports));
+		p->n_ports = net->n_host_ports;
+		if (p->n_ports)
+			memcpy(p->ports, net->host_ports, p->n_ports * sizeof(*p->ports));
+	}
+	net_facts_done(&f);
+	return r;
+}
+
 static int make_plan(
 	struct launch *l, const struct vm_backend *be, const struct vm_spec *s, struct err *e)
 {
@@ -430,8 +464,10 @@ static int make_plan(
 	if ((r = plan_disk(p, "boot", l->boot_disk, true, e)) < 0 ||
 		(r = plan_disk(p, "base", s->base_fd, true, e)) < 0)
 		return r;
-	r = plan_disk(p, "upper", s->upper_fd, false, e);
-	return r < 0 ? r : plan_worker(p, s, e);
+	if ((r = plan_disk(p, "upper", s->upper_fd, false, e)) < 0 ||
+		(r = plan_worker(p, s, e)) < 0)
+		return r;
+	return plan_network(l, s->net, e);
 }
 
 static int open_frame(struct launch *l, struct err *e)
@@ -499,6 +535,9 @@ static int spawn(uv_loop_t *loop, struct vm *vm, const struct launch *l, const s
 	if (s->worker)
 		io[PLAN_FD_FIRST + 4] =
 			(uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = s->source_fd};
+	if (l->plan.net.passt)
+		io[l->plan.net.page_fd] =
+			(uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = l->net_page};
 	if (l->plan.log_fd)
 		io[l->plan.log_fd] =
 			(uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = l->log[1]};
@@ -556,6 +595,7 @@ int vm_start_on(const struct vm_backend *be, uv_loop_t *loop, const struct vm_sp
 	vm->cb = cb;
 	vm->user = user;
 	vm->logs = cb->on_log != NULL;
+	vm->net = STEAL(l.net);
 	vm->agent_fd = STEAL_FD(l.agent[0]);
 	buf_init(&vm->lines.partial, CONTROL_BOOT_LINE_MAX);
 	r = attach(loop, vm, &l, spec, e);
@@ -592,6 +632,11 @@ enum vm_tier vm_tier(const struct vm *vm)
 const char *vm_backend_name(const struct vm *vm)
 {
 	return vm->be->name;
+}
+
+uint64_t vm_net_active_ms(const struct vm *vm)
+{
+	return vm->net ? atomic_load_explicit(&vm->net->active_ms, memory_order_relaxed) : 0;
 }
 
 int vm_pid(const struct vm *vm)

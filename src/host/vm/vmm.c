@@ -21,8 +21,11 @@ struct far_ends {
 
 static void far_init(struct far_ends *f)
 {
-	*f = (struct far_ends){
-		.ports = {.agent = PLAN_FD_AGENT, .env = -1, .control = -1, .console = -1},
+	*f = (struct far_ends){.ports = {.agent = PLAN_FD_AGENT,
+				       .env = -1,
+				       .control = -1,
+				       .console = -1,
+				       .net = -1},
 		.messages = -1,
 		.failure = -1,
 		.report = -1};
@@ -33,6 +36,7 @@ static void far_done(struct far_ends *f)
 	fd_close(&f->ports.env);
 	fd_close(&f->ports.control);
 	fd_close(&f->ports.console);
+	fd_close(&f->ports.net);
 	fd_close(&f->messages);
 	fd_close(&f->failure);
 	fd_close(&f->report);
@@ -61,7 +65,7 @@ static int make_socket(int *ret_near, int *ret_far)
 	return fd_set_nonblock(s[0], true);
 }
 
-static int connect_ends(struct vmm *v, struct far_ends *f, struct err *e)
+static int connect_ends(struct vmm *v, struct far_ends *f, bool net, struct err *e)
 {
 	int r;
 
@@ -70,7 +74,8 @@ static int connect_ends(struct vmm *v, struct far_ends *f, struct err *e)
 		(r = make_pipe(&v->failure, &f->failure)) < 0 ||
 		(r = make_pipe(&v->report, &f->report)) < 0 ||
 		(r = make_socket(&v->env, &f->ports.env)) < 0 ||
-		(r = make_socket(&v->control, &f->ports.control)) < 0)
+		(r = make_socket(&v->control, &f->ports.control)) < 0 ||
+		(net && (r = make_socket(&v->net, &f->ports.net)) < 0))
 		return err_set(e, "S300", r, "cannot connect the VMM: %s", err_str(r));
 	v->env_guest = fcntl(f->ports.env, F_DUPFD_CLOEXEC, 3);
 	v->console_guest = fcntl(f->ports.console, F_DUPFD_CLOEXEC, 3);
@@ -95,8 +100,9 @@ static int child_setup(
 	const struct plan *p, const struct far_ends *f, const struct confine *c, struct err *e)
 {
 	int keep[10 + PLAN_DISKS_MAX] = {f->ports.agent, f->ports.env, f->ports.control,
-		f->ports.console, f->failure, f->report, PLAN_FD_LIFE, p->kernel_fd, c->map_fd};
-	size_t n = 9;
+		f->ports.console, f->ports.net, f->failure, f->report, PLAN_FD_LIFE, p->kernel_fd,
+		c->map_fd};
+	size_t n = 10;
 	sigset_t none;
 	int r;
 
@@ -155,7 +161,7 @@ int vmm_start(const struct vm_backend *be, const struct plan *plan, struct vmm *
 	int r;
 
 	far_init(&far);
-	r = connect_ends(&v, &far, e);
+	r = connect_ends(&v, &far, plan->net.passt != NULL, e);
 	if (r == 0) {
 		v.pid = confine_fork(&c);
 		if (v.pid == 0)
@@ -218,4 +224,5 @@ void vmm_done(struct vmm *v)
 	fd_close(&v->env);
 	fd_close(&v->env_guest);
 	fd_close(&v->control);
+	fd_close(&v->net);
 }

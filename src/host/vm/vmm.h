@@ -22,6 +22,7 @@ struct vmm {
 	int env;	   /* iii.env, read and written, non-blocking … */
 	int env_guest; /* … and the guest's end of it, to see whether the guest has read any */
 	int control;   /* iii.control; read and written, non-blocking */
+	int net;       /* frames of the guest's interface, non-blocking; -1: it has none */
 };
 
 #define VMM_INIT                                                                                   \
@@ -32,7 +33,8 @@ struct vmm {
 		.report = -1,                                                                      \
 		.env = -1,                                                                         \
 		.env_guest = -1,                                                                   \
-		.control = -1})
+		.control = -1,                                                                     \
+		.net = -1})
 
 /* Forks the VMM. `plan` names descriptors that are open here. */
 int vmm_start(const struct vm_backend *be, const struct plan *plan, struct vmm *ret, struct err *e);

@@ -1,0 +1,105 @@
+#include "host/vm/net.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "host/vm/lib.h"
+
+#define ROUTES_MAX   (16u << 20) /* text of a routing table; of a larger one the start is read */
+#define ROUTE_UP     0x1
+#define ROUTE_REJECT 0x200
+
+/* Interface, destination, gateway, flags, …, mask. */
+static bool is_default4(const char *line, char *interface)
+{
+	unsigned long to, mask;
+	unsigned flags;
+
+	return sscanf(line, "%15s %lx %*s %x %*s %*s %*s %lx", interface, &to, &flags, &mask) ==
+		       4 &&
+	       to == 0 && mask == 0 && (flags & (ROUTE_UP | ROUTE_REJECT)) == ROUTE_UP;
+}
+
+/* Destination, its length, source, its length, gateway, metric, two counts, flags, interface. */
+static bool is_default6(const char *line, char *interface)
+{
+	unsigned len;
+	unsigned long flags;
+
+	return sscanf(line, "%*32s %x %*s %*s %*s %*s %*s %*s %lx %15s", &len, &flags, interface) ==
+		       3 &&
+	       len == 0 && (flags & (ROUTE_UP | ROUTE_REJECT)) == ROUTE_UP &&
+	       !str_eq(interface, "lo");
+}
+
+bool net_default_route(const char *text, bool v6, char ret_interface[static IF_NAMESIZE])
+{
+	for (const char *line = text; line; line = strchr(line, '\n')) {
+		char interface[IF_NAMESIZE] = "";
+
+		line += *line == '\n';
+		if (v6 ? is_default6(line, interface) : is_default4(line, interface)) {
+			memcpy(ret_interface, interface, IF_NAMESIZE);
+			return true;
+		}
+	}
+	return false;
+}
+
+static bool has_default_route(const char *path, bool v6, char interface[static IF_NAMESIZE])
+{
+	cleanup_free char *text = NULL;
+
+	return fd_slurp_at(AT_FDCWD, path, ROUTES_MAX, &text, NULL) == 0 &&
+	       net_default_route(text, v6, interface);
+}
+
+void net_facts_get(struct net_facts *ret)
+{
+	const char *given = getenv(NET_PASST);
+	char interface4[IF_NAMESIZE] = "";
+
+	*ret = (struct net_facts){.passt = NULL};
+	if (!given || !*given)
+		ret->passt = lib_find_program("passt");
+	else if (given[0] == '/' && access(given, X_OK) == 0)
+		ret->passt = xstrdup(given);
+	ret->route4 = has_default_route("/proc/net/route", false, interface4);
+	ret->route6 = has_default_route("/proc/net/ipv6_route", true, ret->interface);
+	if (ret->route4)
+		ret->interface[0] = '\0';
+}
+
+void net_facts_done(struct net_facts *f)
+{
+	free(STEAL(f->passt));
+}
+
+int net_facts_check(const struct net_facts *f, struct err *e)
+{
+	const char *given = getenv(NET_PASST);
+
+	if (!f->passt && given && *given)
+		return err_set(e, "S300", ENOENT,
+			"networking needs passt, and " NET_PASST
+			"=%s is no program's absolute path",
+			given);
+	if (!f->passt)
+		return err_set(e, "S300", ENOENT,
+			"networking needs the program passt, which is not in PATH: install the "
+			"package passt (Debian: apt install passt), or name it with " NET_PASST
+			"=FILE");
+	if (!f->route4 && !f->route6)
+		return err_set(e, "S300", ENETUNREACH,
+			"networking needs a default route, and this host has none, neither for "
+			"IPv4 nor for IPv6: connect it, or set one (ip route add default …), or "
+			"start without network");
+	return 0;
+}

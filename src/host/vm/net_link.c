@@ -1,0 +1,288 @@
+/* One VM's network in its supervisor.
+ *
+ * passt confines itself when it has started (its own user and mount namespaces, a system call
+ * filter) and ends when its socket does, which is when this process ends in whatever way: its
+ * parent-death signal is lost as soon as it changes its identity. What it gets is that socket, the
+ * life pipe, a pipe for its words and no environment.
+ *
+ * The firewall's list of the host's own addresses follows the host (net_hosts.h); a VM whose list
+ * could not do so any more is ended.
+ */
+#include "host/vm/net_link.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "host/vm/confine.h"
+#include "host/vm/net_hosts.h"
+#include "host/vm/net_page.h"
+#include "host/vm/net_relay.h"
+#include "host/vm/tail.h"
+
+/* Bursts of either side find room without a loss, as far as the host's limit allows. */
+#define SOCKET_BUF (1 << 20)
+
+/* A connection of the guest's is a descriptor of passt's: with more of them it refuses new ones. */
+#define PASST_FILES_MAX 8192
+
+enum {
+	POLL_VMM,
+	POLL_HELPER,
+	POLL_HOSTS,
+};
+
+struct net_link {
+	struct net_relay relay;
+	struct net_hosts hosts;
+	struct net_page *page;
+	pid_t passt; /* 0: not there */
+	char *path;
+	int words;
+	struct tail tail; /* of what it said */
+};
+
+static void add(char ***v, const char *a, const char *b)
+{
+	strv_add(v, a);
+	if (b)
+		strv_add(v, b);
+}
+
+char **net_link_passt_args(const struct plan_net *p, int fd)
+{
+	char number[16], **v = NULL;
+
+	snprintf(number, sizeof(number), "%d", fd);
+	add(&v, p->passt, NULL);
+	add(&v, "--foreground", "--quiet");
+	add(&v, "--fd", number);
+	if (p->interface[0])
+		add(&v, "--interface", p->interface);
+	add(&v, "--mtu", "1500");
+	add(&v, "--mac-addr", GUEST_NET_GATEWAY_MAC);
+	add(&v, "--address", GUEST_NET_ADDRESS);
+	add(&v, "--netmask", "30");
+	add(&v, "--gateway", GUEST_NET_GATEWAY);
+	add(&v, "--dns-forward", GUEST_NET_GATEWAY);
+	if (p->ipv6) {
+		add(&v, "--address", GUEST_NET_ADDRESS6);
+		add(&v, "--gateway", GUEST_NET_GATEWAY6);
+	} else {
+		add(&v, "--ipv4-only", NULL);
+	}
+	/* Nobody connects to a guest. The rest is the relay's business, or nobody's. */
+	add(&v, "--tcp-ports", "none");
+	add(&v, "--udp-ports", "none");
+	add(&v, "--no-dhcp", "--no-dhcpv6");
+	add(&v, "--no-ndp", "--no-ra");
+	add(&v, "--no-icmp", NULL);
+	return v;
+}
+
+static _Noreturn void be_passt(
+	const struct plan_net *p, int socket, int words, int life, const pid_t parent)
+{
+	const int keep[] = {socket, life};
+	char **argv = net_link_passt_args(p, socket), *env[] = {NULL};
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+	sigset_t none;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	confine_files(PASST_FILES_MAX);
+	if (getppid() != parent || null < 0 || dup2(null, 0) < 0 || dup2(words, 1) < 0 ||
+		dup2(words, 2) < 0 || confine_fds(keep, ARRAY_LEN(keep), NULL) < 0)
+		_exit(126);
+	fd_set_cloexec(socket, false);
+	fd_set_cloexec(life, false);
+	signal(SIGPIPE, SIG_DFL);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	execve(p->passt, argv, env);
+	fprintf(stderr, "cannot run %s: %s\n", p->passt, err_str(errno));
+	_exit(127);
+}
+
+static int start_passt(struct net_link *n, const struct plan_net *p, int life, struct err *e)
+{
+	cleanup_fd int far = -1, said = -1;
+	const int size = SOCKET_BUF;
+	const pid_t self = getpid();
+	int s[2], w[2], r = fd_socketpair(s);
+
+	if (r < 0)
+		return err_set(e, "S300", -r, "cannot connect passt: %s", err_str(r));
+	net_relay_set_helper(&n->relay, s[0]);
+	far = s[1];
+	setsockopt(s[0], SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
+	setsockopt(s[1], SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
+	if (pipe2(w, O_CLOEXEC) < 0)
+		return err_set(e, "S300", errno, "cannot connect passt: %s", err_str(errno));
+	n->words = w[0];
+	said = w[1];
+	fd_set_nonblock(n->words, true);
+	n->path = xstrdup(p->passt);
+	n->passt = fork();
+	if (n->passt == 0)
+		be_passt(p, far, said, life, self);
+	if (n->passt < 0) {
+		n->passt = 0;
+		return err_set(e, "S300", errno, "cannot start passt: %s", err_str(errno));
+	}
+	return 0;
+}
+
+static int start(struct net_link *n, const struct plan_net *p, int life, struct err *e)
+{
+	uint64_t seed = 0;
+	int r = net_page_map(p->page_fd, &n->page, e), page_fd = p->page_fd;
+
+	if (r < 0)
+		return r;
+	fd_close(&page_fd);
+	if (getrandom(&seed, sizeof(seed), 0) < 0)
+		return err_set(e, "S300", errno, "no random numbers: %s", err_str(errno));
+	net_relay_init(&n->relay, n->page, p->ipv6, seed);
+	for (size_t i = 0; i < p->n_ports; i++)
+		netframe_policy_port(n->relay.policy, p->ports[i]);
+	if ((r = net_hosts_open(&n->hosts, n->relay.policy, e)) < 0)
+		return r;
+	return start_passt(n, p, life, e);
+}
+
+int net_link_start(const struct plan *p, int life, struct net_link **ret, struct err *e)
+{
+	struct net_link *n = xcalloc(1, sizeof(*n));
+	int r;
+
+	n->relay.vmm = n->relay.helper = n->hosts.fd = n->words = -1;
+	r = start(n, &p->net, life, e);
+	if (r < 0)
+		net_link_free(n);
+	else
+		*ret = n;
+	return r;
+}
+
+void net_link_free(struct net_link *n)
+{
+	if (!n)
+		return;
+	net_relay_done(&n->relay);
+	if (n->passt > 0)
+		kill(n->passt, SIGKILL);
+	while (n->passt > 0 && waitpid(n->passt, NULL, 0) < 0 && errno == EINTR)
+		;
+	net_hosts_close(&n->hosts);
+	fd_close(&n->words);
+	net_page_unmap(n->page);
+	free(n->path);
+	free(n);
+}
+
+void net_link_set_vmm(struct net_link *n, int fd)
+{
+	const int size = SOCKET_BUF;
+
+	setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
+	net_relay_set_vmm(&n->relay, fd);
+}
+
+int net_link_words(const struct net_link *n)
+{
+	return n->words;
+}
+
+size_t net_link_hear(struct net_link *n, void *dst, size_t size)
+{
+	ssize_t got = n->words < 0 ? 0 : read(n->words, dst, size);
+
+	if (got > 0)
+		tail_add(&n->tail, dst, (size_t)got);
+	else if (got == 0 || (errno != EAGAIN && errno != EINTR))
+		fd_close(&n->words);
+	return got > 0 ? (size_t)got : 0;
+}
+
+void net_link_tail(const struct net_link *n, struct buf *out)
+{
+	tail_text(&n->tail, "passt", out);
+}
+
+void net_link_polls(const struct net_link *n, struct pollfd ret[static NET_LINK_POLLS])
+{
+	ret[POLL_VMM] =
+		(struct pollfd){.fd = n->relay.vmm, .events = net_relay_vmm_events(&n->relay)};
+	ret[POLL_HELPER] = (struct pollfd){
+		.fd = n->relay.helper, .events = net_relay_helper_events(&n->relay)};
+	ret[POLL_HOSTS] = (struct pollfd){.fd = n->hosts.fd, .events = POLLIN};
+}
+
+int net_link_move(struct net_link *n, const struct pollfd p[static NET_LINK_POLLS], uint64_t now_ms,
+	struct err *e)
+{
+	enum net_relay_end end;
+	int r;
+
+	if (p[POLL_HOSTS].revents && (r = net_hosts_read(&n->hosts, n->relay.policy, e)) < 0)
+		return r;
+	if (!p[POLL_VMM].revents && !p[POLL_HELPER].revents)
+		return 0;
+	end = net_relay_move(&n->relay, now_ms, e);
+	if (end == NET_RELAY_VMM_BROKEN) {
+		err_wrap(e, "the VMM broke the protocol of its network");
+		return -EPROTO;
+	}
+	if (end == NET_RELAY_HELPER_BROKEN) {
+		err_wrap(e, "passt broke the protocol of the network");
+		return -EPROTO;
+	}
+	return 0; /* whoever is gone ends, and is collected */
+}
+
+/* The lines that say something: an older passt tells of each line that syslog did not take. */
+static void last_words(const struct net_link *n, char *dst, size_t size)
+{
+	static const char *const noise[] = {"passt: Failed to send", "passt: Don't run as root"};
+	cleanup_buf struct buf text;
+	char *rest, *line;
+
+	dst[0] = '\0';
+	buf_init(&text, 4 * VM_CONSOLE_TAIL);
+	net_link_tail(n, &text);
+	rest = (char *)text.data;
+	while (rest && (line = strsep(&rest, "\n"))) {
+		size_t used = strlen(dst);
+
+		if (*line && !str_starts(line, noise[0]) && !str_starts(line, noise[1]))
+			snprintf(dst + used, size - used, "%s%s", used ? "; " : "", line);
+	}
+}
+
+bool net_link_ended(struct net_link *n, struct err *e)
+{
+	char words[1024], chunk[1024];
+	int status;
+
+	if (n->passt <= 0 || waitpid(n->passt, &status, WNOHANG) != n->passt)
+		return false;
+	n->passt = 0;
+	while (net_link_hear(n, chunk, sizeof(chunk)))
+		;
+	last_words(n, words, sizeof(words));
+	err_set(e, "S300", ENETDOWN, "the network helper (%s) ended by itself with %s %d%s%s",
+		n->path, WIFSIGNALED(status) ? "signal" : "status",
+		WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), *words ? ": " : "",
+		words);
+	return true;
+}

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
 """examples/ as they stand, against `standalone`."""
-import importlib.util
 import json
 import os
 import re
@@ -8,15 +7,10 @@ import shutil
 import signal
 
 import harness
+import sdks
 from harness import BIN, case, main, use_python_image
 
 EXAMPLES = os.path.join(harness.SOURCE, "examples")
-
-# The SDKs are installed as the tests of tests/clients do; their module has our module's name.
-_spec = importlib.util.spec_from_file_location(
-    "clients", os.path.join(harness.SOURCE, "tests/clients/harness.py"))
-clients = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(clients)
 
 EXPECTED = [r"created", r'S211: trying again with \{"parents": ?true\}', r"exit 0: 0 1 4 9",
             r"read 8 bytes: all done", r"exit 3", r"S211 as expected", r"stopped"]
@@ -39,13 +33,13 @@ def node(t):
     """The command of the Node example: a copy beside an installed SDK."""
     folder = os.path.join(t.scratch, "node")
     shutil.copytree(os.path.join(EXAMPLES, "node"), folder)
-    os.symlink(os.path.join(clients.node_folder(), "node_modules"),
+    os.symlink(os.path.join(sdks.node_folder(), "node_modules"),
                os.path.join(folder, "node_modules"))
     return ["node", os.path.join(folder, "main.mjs")]
 
 
 def python(t):
-    return [clients.python_of_clients(), "-B", os.path.join(EXAMPLES, "python/main.py")]
+    return [sdks.python_of_clients(), "-B", os.path.join(EXAMPLES, "python/main.py")]
 
 
 def own_lines(text):

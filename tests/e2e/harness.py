@@ -386,7 +386,7 @@ def inspected(t, reply):
 class Shared:
     room = None
     cache = None
-    python = False
+    images = set()  # names of those in the cache
 
 
 def program_room():
@@ -405,14 +405,18 @@ def shared_cache():
 
 
 def python_layout():
-    """The small python image as an OCI layout, made once and kept."""
-    layout = os.path.join(IMAGES, "python")
-    made = subprocess.run([os.path.join(SOURCE, "tools/make-python-image"), layout],
+    """The small python image as an OCI layout."""
+    return made_layout("python", "tools/make-python-image")
+
+
+def made_layout(name, script):
+    """What a script of the source tree makes: an OCI layout, made once and kept."""
+    layout = os.path.join(IMAGES, name)
+    made = subprocess.run([os.path.join(SOURCE, script), layout],
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, timeout=900, check=False)
     if made.returncode:
-        raise AssertionError("tools/make-python-image failed:\n"
-                             + made.stdout.decode("utf-8", "replace"))
+        raise AssertionError(f"{script} failed:\n" + made.stdout.decode("utf-8", "replace"))
     return with_guest_env(layout) if GUEST_ENV else layout
 
 
@@ -458,15 +462,24 @@ def with_guest_env(layout):
 
 def use_python_image():
     """Imports the image at its first use in this program; returns its name."""
-    if not Shared.python:
+    return use_image("python", python_layout)
+
+
+def use_node_image():
+    """The same with Debian's Node, for workers."""
+    return use_image("node", lambda: made_layout("node", "tests/images/make-node-image"))
+
+
+def use_image(name, layout):
+    if name not in Shared.images:
         env = {**os.environ, "III_SANDBOX_CACHE_DIR": shared_cache()}
-        r = subprocess.run([BIN, "image", "import", f"oci:{python_layout()}:python", "--as", "python"],
+        r = subprocess.run([BIN, "image", "import", f"oci:{layout()}:{name}", "--as", name],
                            env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                            stderr=subprocess.STDOUT, timeout=300, check=False)
         if r.returncode:
             raise AssertionError("image import failed:\n" + r.stdout.decode("utf-8", "replace"))
-        Shared.python = True
-    return "python"
+        Shared.images.add(name)
+    return name
 
 
 # --- leaks -------------------------------------------------------------------------------------
@@ -513,10 +526,7 @@ class Snapshot:
 
     def __init__(self, t):
         self.t = t
-        if Shared.python:
-            self.cached = files_below(t.cache)
-        else:
-            self.cached = None  # the case may import the image
+        self.cached, self.images = files_below(t.cache), set(Shared.images)
         self.mounts = mounts()
         self.fds = open_fds()
 
@@ -535,7 +545,7 @@ class Snapshot:
             # An empty file to lock is a fixture of the folder, not a remnant of one VM.
             if not (stat.S_ISREG(st.st_mode) and st.st_size == 0 and path.endswith("lock")):
                 found.append(f"file is left: {path}")
-        if self.cached is not None:
+        if self.images and self.images == Shared.images:  # the case imported none
             new = files_below(t.cache) - self.cached
             # The kernel and the disk template are made at the first VM of a cache.
             found += [f"new file in the cache: {p}" for p in sorted(new)

@@ -553,12 +553,12 @@ static void mutate(const char *root)
 
 static bool is_artefact_below(const char *path)
 {
-	cleanup_free char *copy = xstrdup(path);
-	char *save = NULL;
+	for (const char *s = path; s; s = strchr(s, '/') ? strchr(s, '/') + 1 : NULL) {
+		cleanup_free char *name = xstrndup(s, strcspn(s, "/"));
 
-	for (char *s = strtok_r(copy, "/", &save); s; s = strtok_r(NULL, "/", &save))
-		if (sync_is_artefact(s))
+		if (sync_is_artefact(name))
 			return true;
+	}
 	return false;
 }
 

@@ -325,6 +325,30 @@ def disks_that_are_no_source(t):
         t.contains(w.console, "source disk", "console")
 
 
+# --- the network -------------------------------------------------------------------------------
+
+@case(per_backend=True)
+def the_network_is_there_before_the_worker(t):
+    source = make_source(t, {"f": "x"})
+    name = image("net", [
+        oci.entry("bin/"), oci.entry("bin/busybox", busybox(), mode=0o755),
+        oci.entry("bin/sh", kind=b"2", link="busybox"), oci.entry("etc/"),
+        oci.entry("etc/hosts", b"1.2.3.4 localhost\n"),
+        oci.entry("etc/resolv.conf", kind=b"2", link="../run/systemd/resolve/stub-resolv.conf")])
+    look = ("cat /etc/hosts /etc/resolv.conf; busybox ip addr show eth0; busybox ip route;"
+            "busybox ip -6 route; cat /proc/sys/net/ipv6/conf/eth0/accept_ra")
+    w = boot(t, make_job(look), source, 0, image_name=name, options=["--net"])
+    t.contains(w.out, "100.96.0.1 localhost\n100.96.0.1 host.iii.internal\n127.0.0.1 sandbox\n"
+                      "nameserver 100.96.0.1\n", "output: /etc")
+    for line in ("02:6d:73:00:00:02", "inet 100.96.0.2/30", "mtu 1500", "default via 100.96.0.1"):
+        t.contains(w.out, line, "output: IPv4")
+    t.check("tentative" not in w.out, f"an address is not usable yet: {w.out}")
+    if "inet6" in w.out:  # as the host has it
+        for line in ("inet6 fd6d:7300::2/64", "default via fd6d:7300::1"):
+            t.contains(w.out, line, "output: IPv6")
+        t.equal(w.out.strip().split("\n")[-1], "0", "accept_ra")
+
+
 # --- the end -----------------------------------------------------------------------------------
 
 @case(per_backend=True, smoke=True)

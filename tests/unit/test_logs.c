@@ -736,7 +736,6 @@ static void test_full_to_the_end(void **state)
 	struct fixture *f = *state;
 	struct logs_reader *r;
 	struct rec rec = {0};
-	uint64_t lost = 0;
 
 	signal(SIGXFSZ, SIG_IGN);
 	allow_bytes(0);
@@ -748,8 +747,7 @@ static void test_full_to_the_end(void **state)
 	logs_end(f->l, NOW);
 	r = read_from(f, 0);
 	assert_true(next(r, &rec));
-	assert_int_equal(sscanf(rec.line, "%" SCNu64 " log records (18000 bytes)", &lost), 1);
-	assert_int_equal(lost, 3600);
+	assert_true(str_starts(rec.line, "3600 log records (18000 bytes) were lost"));
 	assert_true(rec.cursor == 18000 + rec.len + 1);
 	assert_false(next(r, &rec));
 	logs_reader_free(r);

@@ -462,6 +462,54 @@ static void test_lock(void **state) /* W76 */
 	assert_int_equal(count_fds(), fds);
 }
 
+/* Called once, just before the next flock of the program under test. */
+static void (*at_flock)(void);
+
+int flock(int fd, int operation)
+{
+	void (*cb)(void) = STEAL(at_flock);
+
+	if (cb)
+		cb();
+	return (int)syscall(SYS_flock, fd, operation);
+}
+
+static void take_away(void)
+{
+	assert_int_equal(renameat(root, vm, root, ".trash-taken"), 0);
+}
+
+static void take_away_and_make(void)
+{
+	take_away();
+	assert_int_equal(mkdirat(root, vm, 0700), 0);
+}
+
+/* Another daemon destroys the folder between our opening and locking it. */
+static void test_lock_too_late(void **state)
+{
+	void (*const meanwhile[])(void) = {take_away, take_away_and_make};
+	struct err e = ERR_INIT;
+	struct vmdir d, other;
+	struct stat have, named;
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(meanwhile); i++) {
+		d = open_vm(true);
+		vmdir_close(&d);
+		at_flock = meanwhile[i];
+		d = open_vm(true);
+		assert_int_equal(fstat(d.fd, &have), 0);
+		assert_int_equal(fstatat(root, vm, &named, 0), 0);
+		assert_true(have.st_ino == named.st_ino);
+		assert_int_equal(vmdir_open(root, vm, false, &other, &e), -EBUSY);
+		vmdir_close(&d);
+		assert_int_equal(recover(NOW).n, 0);
+	}
+	at_flock = take_away;
+	assert_int_equal(vmdir_open(root, vm, false, &d, &e), -ENOENT);
+}
+
 /* Two daemons make, lock and destroy one VM as fast as they can: never both at once. */
 static void test_lock_race(void **state)
 {
@@ -930,6 +978,7 @@ int main(void)
 		TEST(test_corrupt),
 		TEST(test_instances),
 		TEST(test_lock),
+		TEST(test_lock_too_late),
 		TEST(test_lock_race),
 		TEST(test_destroy),
 		TEST(test_destroy_busy),

@@ -39,6 +39,8 @@ static const char help_text[] =
 	"  --vmm VMM         krun (libkrun on KVM), qemu (software emulation, slower and no\n"
 	"                    security boundary by qemu's own word), or auto (default; also\n"
 	"                    III_SANDBOX_VMM)\n"
+	"  --network         let the code reach the network (outbound; of this host only the\n"
+	"                    ports in III_SANDBOX_HOST_PORTS)\n"
 	"  --no-pull         fail rather than fetch an image\n"
 	"  -q, --quiet       do not tell the kind of VM on standard error\n"
 	"  --help            print this text and leave\n"
@@ -113,6 +115,7 @@ enum {
 	OPT_MEMORY,
 	OPT_CPUS,
 	OPT_VMM,
+	OPT_NETWORK,
 	OPT_NO_PULL,
 	OPT_HELP,
 };
@@ -164,6 +167,9 @@ static int take_option(struct run_options *o, int opt, const char *arg)
 	case OPT_VMM:
 		if (vm_backend_parse(arg, &o->backend) < 0)
 			return usage_error("--vmm %s: krun, qemu or auto is expected", arg);
+		return 0;
+	case OPT_NETWORK:
+		o->network = true;
 		return 0;
 	case OPT_NO_PULL:
 		o->no_pull = true;
@@ -219,6 +225,7 @@ int run_options_parse(struct run_options *o, int argc, char **argv)
 		{"memory", required_argument, NULL, OPT_MEMORY},
 		{"cpus", required_argument, NULL, OPT_CPUS},
 		{"vmm", required_argument, NULL, OPT_VMM},
+		{"network", no_argument, NULL, OPT_NETWORK},
 		{"no-pull", no_argument, NULL, OPT_NO_PULL},
 		{"quiet", no_argument, NULL, 'q'},
 		{"help", no_argument, NULL, OPT_HELP},

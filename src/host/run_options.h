@@ -14,7 +14,7 @@ struct run_options {
 	uint64_t timeout_ms;
 	uint64_t output_cap; /* bytes of each output; UINT64_MAX: all */
 	uint32_t mem_mib, cpus;
-	bool use_stdin, no_pull, quiet;
+	bool use_stdin, no_pull, quiet, network;
 };
 
 /* 0; 1 when the help was printed; -EINVAL when the call is wrong, which has been said on stderr.

@@ -143,6 +143,7 @@ static void start_serving(struct serve *s)
 					    .exec_timeout_max_ms = s->config.max_exec_timeout_ms,
 					    .backend = s->o.backend,
 					    .images = s->images,
+					    .net = net,
 				    });
 	s->workers = workers_new(s->loop, &(struct workers_options){
 						  .backend = s->o.backend,

@@ -27,6 +27,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "host/guest/guest.h"
+#include "host/host_ports.h"
 #include "host/image/image.h"
 #include "host/progress.h"
 #include "host/run_options.h"
@@ -424,7 +425,8 @@ static const char *tier_word(enum vm_tier tier)
 	return tier == VM_TIER_HARDWARE ? "hardware" : "emulated";
 }
 
-static void run_in_sandbox(struct run *run, struct image *img)
+/* `net` is NULL for none. */
+static void run_in_sandbox(struct run *run, struct image *img, const struct vm_net *net)
 {
 	static const struct sandbox_callbacks cb = {.on_ready = on_ready, .on_end = on_end};
 	struct sandbox_spec spec = {
@@ -433,6 +435,7 @@ static void run_in_sandbox(struct run *run, struct image *img)
 		.vcpus = run->opt->cpus,
 		.mem_mib = run->opt->mem_mib,
 		.image = img,
+		.net = net,
 	};
 	struct err e = ERR_INIT;
 
@@ -455,6 +458,7 @@ int verb_run(int argc, char **argv)
 	struct run_options opt;
 	struct run *run = xcalloc(1, sizeof(*run));
 	struct image *img = NULL;
+	struct host_ports ports = {0};
 	struct err e = ERR_INIT;
 	int status, r = run_options_parse(&opt, argc, argv);
 
@@ -462,18 +466,21 @@ int verb_run(int argc, char **argv)
 	run->status = -1;
 	if (r != 0) {
 		status = r > 0 ? EXIT_OK : EXIT_USAGE;
-	} else if (load_code(run, &e) < 0) {
+	} else if (load_code(run, &e) < 0 ||
+		   (opt.network && host_ports_from_env(NULL, &ports, &e) < 0)) {
 		fail(run, EXIT_USAGE, &e);
 		status = run->status;
 	} else {
 		img = open_image(run, &e);
 		if (img)
-			run_in_sandbox(run, img);
+			run_in_sandbox(run, img,
+				opt.network ? &(struct vm_net){ports.ports, ports.n} : NULL);
 		else
 			fail(run, EXIT_SANDBOX, &e);
 		status = run->status;
 	}
 	image_close(img);
+	host_ports_done(&ports);
 	strv_free(run->argv);
 	free(run->code);
 	free(run);

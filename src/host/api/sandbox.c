@@ -1,5 +1,6 @@
 /* create, list and stop: the life of sandboxes (sandbox contract §1.3, §1.5, §1.6). */
 #include "host/sandbox/sandbox.h"
+#include "host/worker/guest_env.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -75,6 +76,19 @@ static int settle_size(
 	return 0;
 }
 
+/* Contract §1.3: a URL of the host's loopback means the gateway in the guest. */
+static char **env_with_gateway(char *const *env)
+{
+	char **all = NULL;
+
+	for (size_t i = 0; env && env[i]; i++) {
+		cleanup_free char *entry = guest_env_rewrite(env[i]);
+
+		strv_add(&all, entry);
+	}
+	return all;
+}
+
 int create_start(
 	struct api *a, const struct create_request *rq, pool_created cb, void *user, struct err *e)
 {
@@ -86,6 +100,7 @@ int create_start(
 		.label = rq->name.s,
 		.label_len = rq->name.len,
 		.env = rq->env,
+		.network = rq->network,
 	};
 	int r = pool_check_room(a->pool, e);
 
@@ -93,14 +108,18 @@ int create_start(
 		r = check_image(a, rq->image, e);
 	if (r == 0)
 		r = settle_size(a, rq, &pc, e);
-	if (r == 0 && rq->network)
-		r = err_set(e, "S300", ENOTSUP,
-			"this adapter has no networking for sandboxes: leave `network` out or "
-			"false");
 	if (r < 0)
 		return r;
 	pc.image_ref = config_image_ref(a->config, rq->image);
-	pool_create(a->pool, &pc, cb, user);
+	if (rq->network) {
+		char **env = env_with_gateway(rq->env);
+
+		pc.env = env;
+		pool_create(a->pool, &pc, cb, user);
+		strv_free(env);
+	} else {
+		pool_create(a->pool, &pc, cb, user);
+	}
 	return 0;
 }
 

@@ -49,6 +49,7 @@ struct pool_entry {
 	struct waiter *waiters;
 	/* until LIVE */
 	uint32_t cpus, memory_mb;
+	bool network;
 	char **env;
 	pool_created created;
 	void *user;
@@ -259,6 +260,7 @@ static void boot(struct pool_entry *x, struct image *img)
 		.mem_mib = x->memory_mb,
 		.image = img,
 		.env = x->env,
+		.net = x->network ? &x->pool->o.net : NULL,
 	};
 	struct err e = ERR_INIT;
 
@@ -306,6 +308,7 @@ void pool_create(struct pool *p, const struct pool_create *c, pool_created cb, v
 		.idle_timeout_secs = c->idle_timeout_secs,
 		.cpus = c->cpus,
 		.memory_mb = c->memory_mb,
+		.network = c->network,
 		.env = strv_dup(c->env),
 		.created = cb,
 		.user = user,
@@ -479,10 +482,16 @@ static void on_reaped(void *user)
 	(void)user;
 }
 
+/* The latest of what callers and what the guest's own network traffic did. */
+static uint64_t active_ms(const struct pool_entry *x)
+{
+	return MAX(x->active_ms, x->state == LIVE ? sandbox_net_active_ms(x->sb) : 0);
+}
+
 static void reap_one(struct pool_entry *x, uint64_t now)
 {
 	struct reaper_facts facts = {
-		.active_ms = x->active_ms,
+		.active_ms = active_ms(x),
 		.idle_timeout_secs = x->idle_timeout_secs,
 		.exec_timeout_max_ms = x->pool->o.exec_timeout_max_ms,
 		.working = x->execs || x->files,
@@ -493,7 +502,7 @@ static void reap_one(struct pool_entry *x, uint64_t now)
 	} else if (x->state == LIVE && reaper_is_due(&facts, now)) {
 		log_info("idle sandbox is stopped",
 			"sandbox=%s idle_ms=%" PRIu64 " idle_timeout_secs=%" PRIu64, x->id,
-			now - x->active_ms, x->idle_timeout_secs);
+			now - facts.active_ms, x->idle_timeout_secs);
 		pool_stop(x, true, on_reaped, NULL);
 	}
 }

@@ -31,13 +31,14 @@ struct pool_options {
 	uint32_t execs_max;	      /* at once in one sandbox; >= 1 */
 	uint64_t exec_timeout_max_ms; /* longest one, for the reaper */
 	enum vm_backend_choice backend;
-	struct images *images; /* borrowed */
+	struct images *images;	  /* borrowed */
+	struct vm_net net;	  /* of sandboxes with a network; its arrays outlive the pool */
 	uint64_t (*now_ms)(void); /* a monotonic clock; NULL: the host's */
 };
 
 struct pool *pool_new(uv_loop_t *loop, const struct pool_options *o);
-/* Ends everything: creates fail, VMs are killed. `closed` comes when no process is left and no image
- * is waited for: close the images in the same turn of the loop. */
+/* Ends everything: creates fail, VMs are killed. `closed` comes when no process is left and no
+ * image is waited for: close the images in the same turn of the loop. */
 void pool_close(struct pool *p, void (*closed)(void *user), void *user);
 /* One round of the reaper; the pool does it every REAPER_TICK_MS by itself. */
 void pool_reap(struct pool *p);
@@ -53,6 +54,7 @@ struct pool_create {
 	const char *label; /* shown by list; any bytes; NULL: none */
 	size_t label_len;
 	char *const *env; /* may be NULL */
+	bool network;
 };
 
 /* S400 unless there is room for one more. */

@@ -141,6 +141,7 @@ int sandbox_create(uv_loop_t *loop, const struct sandbox_spec *spec,
 			.base_fd = spec->image->disk_fd,
 			.upper_fd = upper,
 			.env = env,
+			.net = spec->net,
 		};
 
 		r = vm_start(loop, &vs, &vm_cb, sb, &sb->vm, e);
@@ -170,6 +171,11 @@ enum vm_tier sandbox_tier(const struct sandbox *sb)
 const char *sandbox_backend_name(const struct sandbox *sb)
 {
 	return vm_backend_name(sb->vm);
+}
+
+uint64_t sandbox_net_active_ms(const struct sandbox *sb)
+{
+	return vm_net_active_ms(sb->vm);
 }
 
 void sandbox_stop(struct sandbox *sb)

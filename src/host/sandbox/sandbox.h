@@ -30,9 +30,10 @@ struct sandbox_spec {
 	enum vm_backend_choice backend;
 	uint32_t vcpus;
 	uint32_t mem_mib;
-	struct image *image; /* borrowed until sandbox_create returns */
-	char *const *env;    /* on top of the image's environment; NAME=value, may be NULL */
-	uint64_t disk_bytes; /* size of the writable disk, within upper.h's limits; 0: 8 GiB */
+	struct image *image;	  /* borrowed until sandbox_create returns */
+	char *const *env;	  /* on top of the image's environment; NAME=value, may be NULL */
+	const struct vm_net *net; /* NULL: no network; borrowed until sandbox_create returns */
+	uint64_t disk_bytes;	  /* size of the writable disk, within upper.h's limits; 0: 8 GiB */
 };
 
 struct sandbox_callbacks {
@@ -56,6 +57,8 @@ struct guest *sandbox_guest(struct sandbox *sb);
 
 enum vm_tier sandbox_tier(const struct sandbox *sb);
 const char *sandbox_backend_name(const struct sandbox *sb);
+/* As vm_net_active_ms. */
+uint64_t sandbox_net_active_ms(const struct sandbox *sb);
 
 /* Ends the VM at once; its disk is thrown away. on_end follows. */
 void sandbox_stop(struct sandbox *sb);

@@ -187,7 +187,11 @@ int init_boot(struct init_result *ret, struct err *e)
 		console_say("cannot set the hostname: %s", err_str(errno));
 	set_clock(ret->frame.time_ns);
 	memcpy(ret->source, words.source, sizeof(ret->source));
-	return ret->frame.has_net ? net_start(&ret->frame.net, ret->frame.hostname, e) : 0;
+	if (!ret->frame.has_net)
+		return 0;
+	return net_start(&ret->frame.net,
+		ret->frame.has_worker ? NET_LOCALHOST_HOST : NET_LOCALHOST_GUEST,
+		ret->frame.hostname, e);
 }
 
 /* Without a network the name localhost is all that programs look up. */

@@ -183,7 +183,8 @@ static int configure(const struct guest_net *net, struct err *e)
 	return fd6 < 0 ? fail("make a socket for IPv6", e) : set_address6(fd6, index, net, e);
 }
 
-int net_start(const struct guest_net *net, const char *hostname, struct err *e)
+int net_start(const struct guest_net *net, enum net_localhost localhost, const char *hostname,
+	struct err *e)
 {
 	cleanup_fd int root = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	int r;
@@ -191,5 +192,5 @@ int net_start(const struct guest_net *net, const char *hostname, struct err *e)
 	if (root < 0)
 		return err_set(e, "S300", errno, "cannot open /: %s", err_str(errno));
 	r = configure(net, e);
-	return r < 0 ? r : net_files_write(root, net, hostname, e);
+	return r < 0 ? r : net_files_write(root, net, localhost, hostname, e);
 }

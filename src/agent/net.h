@@ -5,10 +5,12 @@
  */
 #pragma once
 
+#include "agent/net_files.h"
 #include "base/err.h"
 #include "wire/guest_net.h"
 
 /* Brings eth0 up with its addresses and default routes, and writes /etc/hosts and /etc/resolv.conf
  * (net_files.h). Waits for the driver to offer the interface. An IPv6 address in a guest whose
  * kernel has no IPv6 is said on the console and left; everything else that fails is an error. */
-int net_start(const struct guest_net *net, const char *hostname, struct err *e);
+int net_start(const struct guest_net *net, enum net_localhost localhost, const char *hostname,
+	struct err *e);

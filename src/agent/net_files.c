@@ -85,7 +85,8 @@ static int open_etc(int root_fd, struct err *e)
 	return fd < 0 ? err_set(e, "S300", errno, "cannot open /etc: %s", err_str(errno)) : fd;
 }
 
-int net_files_write(int root_fd, const struct guest_net *net, const char *hostname, struct err *e)
+int net_files_write(int root_fd, const struct guest_net *net, enum net_localhost localhost,
+	const char *hostname, struct err *e)
 {
 	char gateway[INET_ADDRSTRLEN], dns[INET_ADDRSTRLEN];
 	cleanup_free char *hosts = NULL, *resolv = NULL;
@@ -96,7 +97,8 @@ int net_files_write(int root_fd, const struct guest_net *net, const char *hostna
 		return etc;
 	inet_ntop(AF_INET, net->gateway, gateway, sizeof(gateway));
 	inet_ntop(AF_INET, net->dns, dns, sizeof(dns));
-	hosts = xasprintf("%s localhost\n%s host.iii.internal\n%s%s%s", gateway, gateway,
+	hosts = xasprintf("%s localhost\n%s host.iii.internal\n%s%s%s",
+		localhost == NET_LOCALHOST_HOST ? gateway : "127.0.0.1", gateway,
 		is_word(hostname) ? "127.0.0.1 " : "", is_word(hostname) ? hostname : "",
 		is_word(hostname) ? "\n" : "");
 	resolv = xasprintf("nameserver %s\n", dns);

@@ -11,14 +11,21 @@
 #include "base/err.h"
 #include "wire/guest_net.h"
 
+/* Whose loopback the name localhost means. */
+enum net_localhost {
+	NET_LOCALHOST_GUEST, /* a sandbox: programs in it talk to each other */
+	NET_LOCALHOST_HOST,  /* a worker: a service of the host, as the worker's author knows it */
+};
+
 /* For a guest with a network: its name server, and
  *
- *   <gateway> localhost             a service on the host's loopback, as the host's user knows it
+ *   <gateway or 127.0.0.1> localhost
  *   <gateway> host.iii.internal
  *   127.0.0.1 <hostname>
  *
  * Files that say so already are left alone. */
-int net_files_write(int root_fd, const struct guest_net *net, const char *hostname, struct err *e);
+int net_files_write(int root_fd, const struct guest_net *net, enum net_localhost localhost,
+	const char *hostname, struct err *e);
 
 /* For one without: "127.0.0.1 localhost <hostname>" where the image has an /etc and no hosts. */
 int net_files_write_local(int root_fd, const char *hostname, struct err *e);

@@ -267,14 +267,15 @@ static void net_files_replace_whatever_is_there(void **state)
 		if (how == 0) {
 			path_remove_at(root, "etc");
 			assert_int_equal(symlinkat("/no/etc", root, "etc"), 0);
-			assert_int_equal(net_files_write(root, &net, "box", &e), 0);
+			assert_int_equal(
+				net_files_write(root, &net, NET_LOCALHOST_HOST, "box", &e), 0);
 			assert_int_equal(fd_publish_at(root, "etc/victim", "mine", 4, 0644), 0);
 		}
 		if (how >= 0) {
 			etc_spoil(root, "hosts", how);
 			etc_spoil(root, "resolv.conf", how);
 		}
-		if (net_files_write(root, &net, "box", &e) < 0)
+		if (net_files_write(root, &net, NET_LOCALHOST_HOST, "box", &e) < 0)
 			fail_msg("%d: %s", how, e.text);
 		cleanup_free char *h = etc_text(root, "hosts"), *r = etc_text(root, "resolv.conf");
 		assert_string_equal(h, hosts);
@@ -287,13 +288,16 @@ static void net_files_replace_whatever_is_there(void **state)
 	assert_string_equal(victim, "mine");
 	/* Nothing to change: nothing is written. */
 	assert_int_equal(fstatat(root, "etc/hosts", &before, 0), 0);
-	assert_int_equal(net_files_write(root, &net, "box", &e), 0);
+	assert_int_equal(net_files_write(root, &net, NET_LOCALHOST_HOST, "box", &e), 0);
 	assert_int_equal(fstatat(root, "etc/hosts", &after, 0), 0);
 	assert_int_equal(before.st_ino, after.st_ino);
+	assert_int_equal(net_files_write(root, &net, NET_LOCALHOST_GUEST, "box", &e), 0);
+	cleanup_free char *own = etc_text(root, "hosts");
+	assert_int_equal(strncmp(own, "127.0.0.1 localhost\n100.96.0.1 host", 35), 0);
 	/* A folder with something in it is not ours to remove. */
 	etc_spoil(root, "hosts", 2);
 	assert_int_equal(mkdirat(root, "etc/hosts/x", 0755), 0);
-	assert_true(net_files_write(root, &net, "box", &e) < 0);
+	assert_true(net_files_write(root, &net, NET_LOCALHOST_HOST, "box", &e) < 0);
 	assert_non_null(strstr(e.text, "/etc/hosts"));
 	assert_int_equal(faccessat(root, "etc/.iii-net.tmp", F_OK, 0), -1);
 	path_remove_at(AT_FDCWD, dir);

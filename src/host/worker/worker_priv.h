@@ -80,6 +80,7 @@ struct boot {
 	struct root_dir root;
 	struct vmdir dir; /* locked from the checks to the last record; fd -1: not open */
 	struct manifest manifest;
+	struct worker_boot before;    /* the boot before, as status tells it */
 	struct worker_record checked; /* the record with the new boot, once it is durable */
 	char source_digest[WORKER_DIGEST_LEN + 1], setup_digest[WORKER_DIGEST_LEN + 1],
 		install_digest[WORKER_DIGEST_LEN + 1];

@@ -77,6 +77,9 @@ static int number_run(struct boot *b)
 
 	r = vmdir_load(&b->dir, rec, &b->why);
 	if (r >= 0) {
+		/* Its end has been told, even if the disk was too full to keep it. */
+		if (rec->boot.instance == b->before.instance && worker_boot_ended(&b->before))
+			rec->boot = b->before;
 		vmdir_settle(&b->dir, rec, worker_now_ms());
 		r = vmdir_next_instance(&b->dir, rec->boot.instance, &instance, &b->why);
 	}
@@ -207,6 +210,7 @@ static void check_after(struct worker_work *work)
 
 static void check_start(struct boot *b)
 {
+	b->before = b->vm->record.boot;
 	boot_queue(b, b->vm, xcalloc(1, sizeof(struct boot_work)), check_run, check_after);
 }
 

@@ -2,14 +2,17 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <unistd.h>
 
-#include "base/fd.h"
 #include "base/utf8.h"
+
+#define SAY_WAIT_MS 100
+#define SAY_POLL_MS 2
 
 static int console_fd = STDERR_FILENO;
 
@@ -32,6 +35,24 @@ void console_start(void)
 	close(null);
 }
 
+/* A worker may hold the console just now: a line waits a little, since it is often the last that
+ * is said. Then it is dropped, because nobody may hold the agent. */
+static void put_line(const char *line, size_t len)
+{
+	for (int waited = 0; len && waited < SAY_WAIT_MS; waited += SAY_POLL_MS) {
+		ssize_t n = write(console_fd, line, len);
+
+		if (n < 0 && errno != EAGAIN && errno != EINTR)
+			return;
+		if (n > 0) {
+			line += n;
+			len -= (size_t)n;
+		}
+		if (len)
+			poll(NULL, 0, SAY_POLL_MS);
+	}
+}
+
 void console_say(const char *fmt, ...)
 {
 	char line[1024] = "agent: ";
@@ -48,7 +69,7 @@ void console_say(const char *fmt, ...)
 			line[i] = ' ';
 	line[n++] = '\n';
 	if (console_fd >= 0)
-		fd_write_all(console_fd, line, n);
+		put_line(line, n);
 }
 
 int console_open(void)

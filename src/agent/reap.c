@@ -11,7 +11,7 @@
 #include "base/mem.h"
 
 #define BUCKETS	   64
-#define ROUNDS_MAX 4 /* callbacks that may be registered: exec, cgroup, power-off, spare */
+#define ROUNDS_MAX 4 /* callbacks that may be registered: main, power-off, provisioning, spare */
 
 static struct {
 	int fd;

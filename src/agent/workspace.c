@@ -171,6 +171,21 @@ static int update(int fd, int src_fd, const struct state *s, const struct worker
 	return state_write(s, "complete", digest, e);
 }
 
+/* An image whose /tmp is a link to /workspace would have us copy the source to itself. */
+static int check_apart(int fd, int src_fd, struct err *e)
+{
+	struct stat a, b;
+
+	if (fstat(fd, &a) < 0 || fstat(src_fd, &b) < 0)
+		return err_set(
+			e, "S300", errno, "cannot look at " WORKSPACE_PATH ": %s", err_str(errno));
+	if (a.st_dev == b.st_dev && a.st_ino == b.st_ino)
+		return err_set(e, "S300", ELOOP,
+			"in this image " MOUNT_POINT " is a link to " WORKSPACE_PATH
+			": neither can be used");
+	return 0;
+}
+
 int workspace_update(int root_fd, int src_fd, const struct worker_job *job, struct sync_counts *ret,
 	struct err *e)
 {
@@ -180,7 +195,7 @@ int workspace_update(int root_fd, int src_fd, const struct worker_job *job, stru
 
 	if (r == 0) {
 		fd = open_workspace(root_fd, e);
-		r = MIN(fd, 0);
+		r = fd < 0 ? fd : check_apart(fd, src_fd, e);
 	}
 	if (r == 0)
 		r = update(fd, src_fd, &s, job, ret, e);

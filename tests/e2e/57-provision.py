@@ -385,6 +385,15 @@ def a_second_stop_shortens_the_first(t):
 
 
 @case(per_backend=True)
+def a_flood_on_the_console_does_not_hold_up_the_end(t):
+    source = make_source(t, {"f": "x"})
+    w = Worker(t, make_job("echo UP; while :; do echo flood flood flood; done"), source)
+    w.until_text("UP").send(cmd="shutdown", grace_ms=60000)
+    w.end(143, "sync run")
+    t.contains(w.console, "run: ended by signal 15", "console")
+
+
+@case(per_backend=True)
 def stop_while_installing(t):
     source = make_source(t, {"f": "x"})
     job = make_job("echo RUN", install="echo UP; while :; do busybox sleep 0.1; done")

@@ -768,6 +768,12 @@ static void strange_images(void **state)
 	assert_text("root/home/mine", "m");
 	assert_text("root/elsewhere", "untouched");
 	assert_true(S_ISDIR(facts("root/var").st_mode));
+	/* Source and target are one folder. */
+	struct sync_counts counts;
+	struct err e = ERR_INIT;
+	cleanup_fd int same = open(at("root/workspace"), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	assert_int_equal(workspace_update(root_fd, same, &local, &counts, &e), -ELOOP);
+	assert_non_null(strstr(e.text, "/workspace"));
 }
 
 /* --- crashes --- */

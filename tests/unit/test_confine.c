@@ -403,7 +403,7 @@ static void test_bomb(void **state)
 	assert_in_range(n, 1, CONFINE_TASKS_MAX);
 	assert_true(count_bombs() > 0);
 	finish(&r);
-	expect(&r, VM_END_STOPPED, 0, 0, "as asked");
+	expect(&r, VM_END_STOPPED, SIGKILL, 0, "as asked");
 	for (int i = 0; i < GUARD_MS / 10 && count_bombs(); i++)
 		poll(NULL, 0, 10);
 	assert_int_equal(count_bombs(), 0);

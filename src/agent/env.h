@@ -20,7 +20,7 @@
 #include "wire/guest_net.h"
 #include "wire/worker.h"
 
-#define ENV_FRAME_MAX (4u << 20) /* bytes of JSON; a longer frame is a boot failure */
+#define ENV_FRAME_MAX (8u << 20) /* bytes of JSON; a longer frame is a boot failure */
 #define ENV_FRAME_HDR 4
 
 /* The frame, read. Freed with env_frame_done(). */

@@ -27,7 +27,7 @@
 #include "host/vm/plan_net.h"
 
 #define PLAN_FRAME_HDR	     4
-#define PLAN_FRAME_MAX	     (4u << 20) /* a bigger environment: the VM is not started (S300) */
+#define PLAN_FRAME_MAX	     (8u << 20) /* a bigger environment: the VM is not started (S300) */
 #define PLAN_ENV_MAX	     4096	/* variables; more: the VM is not started (S300) */
 #define PLAN_DISKS_MAX	     5 /* the 8 slots of qemu's microvm less ports, network, balloon */
 #define PLAN_LABEL_MAX	     64

@@ -169,13 +169,16 @@ static const char *shown_name(const char *name, size_t len, char dst[static 64])
 }
 
 /* What an entry takes in the guest: rewriting makes it longer. */
-static int check_size(
-	const char *name, size_t name_len, const char *value, size_t *total, struct err *e)
+static int check_size(const char *name, size_t name_len, const char *value, size_t n, size_t *total,
+	struct err *e)
 {
 	cleanup_free char *rewritten = guest_env_rewrite(value);
 	size_t bytes = name_len + 1 + strlen(rewritten) + 1;
 	char dst[64];
 
+	if (n >= GUEST_ENV_COUNT_MAX)
+		return err_set(
+			e, "S001", E2BIG, "env: more than %d variables", GUEST_ENV_COUNT_MAX);
 	if (bytes > GUEST_ENV_VALUE_MAX)
 		return err_set(e, "S001", E2BIG,
 			"env: the variable %s takes %zu bytes; at most %d are possible",
@@ -209,7 +212,7 @@ int guest_env_add(struct guest_env *g, const char *name, size_t name_len, const 
 	if (memchr(value, '\0', value_len))
 		return err_set(e, "S001", EINVAL, "env: the variable %s has U+0000 in its value",
 			shown_name(name, name_len, dst));
-	r = check_size(name, name_len, value, &g->bytes, e);
+	r = check_size(name, name_len, value, g->n, &g->bytes, e);
 	if (r < 0)
 		return r;
 	if (g->n + 1 >= g->cap) {
@@ -241,7 +244,7 @@ int guest_env_check(char *const *env, struct err *e)
 				shown_name(env[i], strlen(env[i]), dst));
 		if (equals == env[i])
 			return err_set(e, "S001", EINVAL, "env: a variable without a name");
-		r = check_size(env[i], (size_t)(equals - env[i]), equals + 1, &total, e);
+		r = check_size(env[i], (size_t)(equals - env[i]), equals + 1, i, &total, e);
 		if (r < 0)
 			return r;
 	}

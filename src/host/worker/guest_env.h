@@ -9,6 +9,9 @@
 
 /* Bytes of all NAME=value of a request with their NULs; more is S001. */
 #define GUEST_ENV_TOTAL_MAX (1u << 20)
+/* Variables of a request; more is S001. Leaves room for the image's and the manifest's below what a
+ * VM is given (plan.h). */
+#define GUEST_ENV_COUNT_MAX 3500
 /* Of one NAME=value with its NUL, as it is in the guest: Linux starts no program with a longer one
  * (MAX_ARG_STRLEN). More is S001. */
 #define GUEST_ENV_VALUE_MAX 131071

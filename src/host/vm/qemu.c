@@ -4,6 +4,8 @@
  *  pit=on,pic=on         without them boots hang at random or end at once
  *  thread=single         several threads race with the kernel's self-patching (1 boot in 60 dies)
  *  tsc_early_khz         without it the guest's clock calibration fails on a busy host
+ *  no_timer_check        the kernel's test of its timer counts ticks during a loop: on a busy host
+ *                        too few come, and it panics ("IO-APIC + timer doesn't work")
  *  reboot=t              the only reset there is; any other takes seconds
  *  initcall_blacklist    rtc-cmos would complain about the IRQ of the fifth device
  *
@@ -41,7 +43,7 @@
 	"x-option-roms=off,graphics=off"
 #define CPU	   "max,-svm,-erms,-fsrm"
 #define CPU_NESTED "max,-erms,-fsrm" /* SVM, emulated; there is no VMX in TCG */
-#define CMDLINE	   "reboot=t noreplace-smp initcall_blacklist=cmos_init"
+#define CMDLINE	   "reboot=t noreplace-smp no_timer_check initcall_blacklist=cmos_init"
 #else
 #define PROGRAM	   "qemu-system-aarch64"
 #define PACKAGE	   "qemu-system-arm"

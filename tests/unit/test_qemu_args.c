@@ -75,7 +75,7 @@ static void test_args(void **state)
 	expect(v, "-add-fd", "fd=23,set=3");
 	expect(v, "-drive",
 		"if=none,id=d3,file=/dev/fdset/3,format=raw,cache=unsafe,discard=unmap,"
-		"detect-zeroes=unmap,file.locking=off");
+		"detect-zeroes=unmap,file.locking=off,werror=report");
 	expect(v, "-chardev", "file,id=con,path=/dev/fdset/4,append=on");
 	expect(v, "-add-fd", "fd=22,set=4");
 	expect(v, "-chardev", "socket,id=agent,fd=4");
@@ -136,7 +136,7 @@ static void test_kept_disk(void **state)
 	assert_int_equal(qemu_args(&p, &ends, readable, &v, NULL), 0);
 	expect(v, "-drive",
 		"if=none,id=d3,file=/dev/fdset/3,format=raw,cache=writeback,discard=unmap,"
-		"detect-zeroes=unmap,file.locking=off");
+		"detect-zeroes=unmap,file.locking=off,werror=report");
 	strv_free(v);
 }
 

@@ -96,6 +96,8 @@ static void add_machine(char ***v, const struct plan *p)
 		"on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny");
 }
 
+/* A write that the host's disk has no room for is the guest's error, as under krun: by itself qemu
+ * would stop the VM and wait for somebody to make room and let it go on. */
 static void add_disks(char ***v, const struct plan *p, const int *readable)
 {
 	for (size_t i = 0; i < p->n_disks; i++) {
@@ -113,7 +115,7 @@ static void add_disks(char ***v, const struct plan *p, const int *readable)
 		else
 			addf(v, "-drive",
 				"if=none,id=d%d,file=/dev/fdset/%d,format=raw,cache=%s,"
-				"discard=unmap,detect-zeroes=unmap,file.locking=off",
+				"discard=unmap,detect-zeroes=unmap,file.locking=off,werror=report",
 				set, set, d->throwaway ? "unsafe" : "writeback");
 		addf(v, "-device", "virtio-blk-device,drive=d%d,serial=%s", set, d->serial);
 	}

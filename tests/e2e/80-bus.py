@@ -561,6 +561,26 @@ def nothing_secret_in_the_log(t):
 
 
 @case()
+def traces_of_create_stop_and_run(t):
+    def trace(n):
+        return f"00-4bf92f3577b34da6a3ce929d0e0e473{n}-00f067aa0ba902b7-01"
+
+    def lines(message):
+        return re.findall(rf'msg="{message}".* traceparent="([^"]*)"', a.log())
+    t.backend = harness.BACKENDS[0]
+    with Adapter(t) as a:
+        s = a.engine.call(P + "create", {"image": "python"}, traceparent=trace(1))["sandbox_id"]
+        a.engine.call(P + "stop", {"sandbox_id": s, "wait": True}, traceparent=trace(2))
+        a.engine.call(P + "run", {"image": "python", "lang": "shell", "code": "true"},
+                      traceparent=trace(3))
+        wait_until(lambda: len(lines("sandbox is stopped")) == 2, 60, "the end of run's sandbox")
+        a.call("stop", sandbox_id=a.create(), wait=True)
+        t.equal(lines("sandbox is booting"), [trace(1), trace(3), ""], "create and run")
+        t.equal(lines("sandbox is ready"), [trace(1), trace(3), ""], "create and run")
+        t.equal(lines("sandbox is stopped"), [trace(2), trace(3), ""], "stop and run")
+
+
+@case()
 def payloads_that_are_no_requests(t):
     with Adapter(t, env={"III_SANDBOX_VMM": "qemu"}) as a:
         def raw(text):

@@ -72,7 +72,8 @@ struct create_request {
 	uint64_t idle_timeout_secs;
 	struct text name; /* s == NULL: none */
 	bool network;
-	char **env; /* may be NULL */
+	char **env;		 /* may be NULL */
+	const char *traceparent; /* NULL: none */
 };
 /* S001 unless the start of a VM can carry it. */
 int create_check_env(char *const *env, struct err *e);

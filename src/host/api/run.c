@@ -61,8 +61,10 @@ static void stop_sandbox(struct run *run)
 {
 	struct pool_entry *x;
 
-	if (run->id[0] && !run->keep && pool_find_any(run->a->pool, run->id, &x, NULL) == 0)
+	if (run->id[0] && !run->keep && pool_find_any(run->a->pool, run->id, &x, NULL) == 0) {
+		pool_set_trace(x, bus_call_traceparent(run->c));
 		pool_stop(x, false, on_stopped, NULL);
+	}
 }
 
 /* --- the steps --- */
@@ -232,6 +234,7 @@ void api_run(struct api *a, struct bus_call *c, json_object *request)
 	run->c = c;
 	run->request = json_object_get(request);
 	run->step = step_create;
+	rq.traceparent = bus_call_traceparent(c);
 	if (read_run(request, run, &rq, &e) < 0) {
 		reply_err(c, &e);
 		run_free(run);

@@ -100,6 +100,7 @@ int create_start(
 		.label = rq->name.s,
 		.label_len = rq->name.len,
 		.env = rq->env,
+		.traceparent = rq->traceparent,
 		.network = rq->network,
 	};
 	int r = pool_check_room(a->pool, e);
@@ -189,6 +190,7 @@ void api_create(struct api *a, struct bus_call *c, json_object *request)
 	struct err e = ERR_INIT;
 	int r = read_create(request, &rq, &e);
 
+	rq.traceparent = bus_call_traceparent(c);
 	if (r == 0)
 		r = create_start(a, &rq, on_created, c, &e);
 	if (r < 0)
@@ -263,5 +265,6 @@ void api_stop_sandbox(struct api *a, struct bus_call *c, json_object *request)
 		return;
 	}
 	s->c = c;
+	pool_set_trace(x, bus_call_traceparent(c));
 	pool_stop(x, wait, on_stopped, s);
 }

@@ -47,6 +47,7 @@ struct pool_entry {
 	uint64_t born_ms, active_ms, idle_timeout_secs;
 	uint32_t execs, files, pumps;
 	struct waiter *waiters;
+	char *trace; /* of the call that creates or stops it, or NULL */
 	/* until LIVE */
 	uint32_t cpus, memory_mb;
 	bool network;
@@ -88,6 +89,7 @@ static void unref(struct pool_entry *x)
 	assert(x->state == GONE && !x->sb && !x->waiters);
 	free(x->image);
 	free(x->label);
+	free(x->trace);
 	strv_free(x->env);
 	free(x);
 }
@@ -179,8 +181,8 @@ int pool_check_room(const struct pool *p, struct err *e)
 
 static void create_failed(struct pool_entry *x, const struct err *why, const char *tail)
 {
-	log_warn("sandbox could not be created", "sandbox=%s image=%s why=%s", x->id,
-		log_quote(x->image), log_quote(why->text));
+	log_warn("sandbox could not be created", "sandbox=%s image=%s why=%s traceparent=%s", x->id,
+		log_quote(x->image), log_quote(why->text), log_quote(x->trace));
 	/* The slot is free before anybody hears of the failure. */
 	x->refs++;
 	entry_gone(x);
@@ -198,8 +200,9 @@ static void on_ready(struct sandbox *sb, void *user)
 	/* The list is in order of publication. */
 	list_remove(x);
 	list_add(x);
-	log_info("sandbox is ready", "sandbox=%s image=%s vmm=%s tier=%s", x->id,
-		log_quote(x->image), sandbox_backend_name(sb), pool_tier(x));
+	log_info("sandbox is ready", "sandbox=%s image=%s vmm=%s tier=%s traceparent=%s", x->id,
+		log_quote(x->image), sandbox_backend_name(sb), pool_tier(x), log_quote(x->trace));
+	pool_set_trace(x, NULL);
 	x->created(x, NULL, "", x->user);
 }
 
@@ -237,7 +240,8 @@ static void on_end(struct sandbox *sb, const struct vm_exit *end, void *user)
 			entry_gone(x);
 		break;
 	case STOPPING:
-		log_info("sandbox is stopped", "sandbox=%s", x->id);
+		log_info("sandbox is stopped", "sandbox=%s traceparent=%s", x->id,
+			log_quote(x->trace));
 		entry_gone(x);
 		break;
 	case FETCHING:
@@ -271,8 +275,9 @@ static void boot(struct pool_entry *x, struct image *img)
 	x->refs++;
 	x->pool->vms++;
 	set_state(x, BOOTING);
-	log_info("sandbox is booting", "sandbox=%s image=%s vmm=%s tier=%s", x->id,
-		log_quote(x->image), sandbox_backend_name(x->sb), pool_tier(x));
+	log_info("sandbox is booting", "sandbox=%s image=%s vmm=%s tier=%s traceparent=%s", x->id,
+		log_quote(x->image), sandbox_backend_name(x->sb), pool_tier(x),
+		log_quote(x->trace));
 	if (sandbox_tier(x->sb) == VM_TIER_EMULATED && x->pool->o.backend == VM_BACKEND_AUTO)
 		log_warn("sandbox runs under software emulation, which is no security boundary",
 			"sandbox=%s", x->id);
@@ -313,6 +318,7 @@ void pool_create(struct pool *p, const struct pool_create *c, pool_created cb, v
 		.created = cb,
 		.user = user,
 	};
+	pool_set_trace(x, c->traceparent);
 	str_uuid4(x->id);
 	if (c->label) {
 		x->label = xcalloc(c->label_len + 1, 1); /* it may hold NULs */
@@ -399,6 +405,12 @@ void pool_end(struct pool_entry *x, enum pool_work work)
 	if (work != POOL_PUMP)
 		pool_touch(x);
 	unref(x);
+}
+
+void pool_set_trace(struct pool_entry *x, const char *traceparent)
+{
+	free(x->trace);
+	x->trace = traceparent ? xstrdup(traceparent) : NULL;
 }
 
 const char *pool_id(const struct pool_entry *x)

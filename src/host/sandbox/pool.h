@@ -53,7 +53,8 @@ struct pool_create {
 	uint64_t idle_timeout_secs;
 	const char *label; /* shown by list; any bytes; NULL: none */
 	size_t label_len;
-	char *const *env; /* may be NULL */
+	const char *traceparent; /* of the call, for the log; NULL: none */
+	char *const *env;	 /* may be NULL */
 	bool network;
 };
 
@@ -106,6 +107,8 @@ int pool_find_any(struct pool *p, const char *id, struct pool_entry **ret, struc
 /* Stops x. With `wait`, or when a stop with it is under way, cb comes when no process or file of it
  * is left; else at once, from inside this call. */
 void pool_stop(struct pool_entry *x, bool wait, pool_stopped cb, void *user);
+/* The trace context of the call that stops x, for the log; NULL: none. */
+void pool_set_trace(struct pool_entry *x, const char *traceparent);
 
 /* --- listing --- */
 

@@ -31,7 +31,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -46,6 +45,7 @@
 #include "base/utf8.h"
 #include "host/vm/confine.h"
 #include "host/vm/control.h"
+#include "host/vm/disk_lock.h"
 #include "host/vm/logpipe.h"
 #include "host/vm/net_link.h"
 #include "host/vm/tail.h"
@@ -59,9 +59,6 @@
 #define LOG_DRAIN_MS 3000
 
 #define ORPHAN_SIGNAL SIGHUP
-
-#define LOCK_WAIT_MS  2000
-#define LOCK_AGAIN_MS 50
 
 enum phase {
 	PHASE_BOOTING,
@@ -460,27 +457,6 @@ static bool misfired(const struct boot *b, int status)
 	       WIFEXITED(status) && WEXITSTATUS(status) == 0 && env_untouched(b);
 }
 
-/* What is known of a deadly signal, for the end of a sentence. */
-static void cause_of(int signal, const char *failure, char *dst, size_t size)
-{
-	const size_t len = sizeof(CONFINE_FORBIDDEN) - 1;
-	const char *name = NULL;
-	uint32_t nr;
-
-	dst[0] = '\0';
-	if (signal == SIGKILL)
-		snprintf(dst, size, ": perhaps the host is out of memory");
-	if (signal != SIGSYS)
-		return;
-	if (!str_starts(failure, CONFINE_FORBIDDEN) || str_u32(failure + len, &nr) < 0) {
-		snprintf(dst, size, ": it made a system call that is forbidden to it");
-		return;
-	}
-	name = confine_syscall_name((int)nr);
-	snprintf(dst, size, ": the VMM made a forbidden system call %u%s%s%s", nr, name ? " (" : "",
-		name ? name : "", name ? ")" : "");
-}
-
 /* How the VM ended, from the wait status of the VMM and what it left behind. */
 static void judge(struct boot *b, int status, struct control_event *ev)
 {
@@ -498,7 +474,7 @@ static void judge(struct boot *b, int status, struct control_event *ev)
 		ev->why = b->why;
 	} else if (WIFSIGNALED(status)) {
 		ev->end = VM_END_VMM_KILLED;
-		cause_of(ev->signal, failure, cause, sizeof(cause));
+		vmm_cause_of(ev->signal, failure, cause, sizeof(cause));
 		err_set(&ev->why, "S300", EIO, "the VMM (%s) was killed by signal %d (%s) %s%s",
 			b->be->name, ev->signal, strsignal(ev->signal), when, cause);
 	} else if (b->announced) {
@@ -762,51 +738,6 @@ static int take_plan(struct boot *b, const struct vm_backend *const *backends, s
 			       b->plan.backend);
 }
 
-/* A kept disk may still be held by a VM that is about to be gone. -EWOULDBLOCK: it is not. */
-static int lock_disk(const struct plan_disk *d)
-{
-	int64_t until = now_ms() + (d->throwaway ? 0 : LOCK_WAIT_MS);
-	/* Before "ready" the daemon says nothing but to kill it. */
-	struct pollfd daemon = {.fd = PLAN_FD_CONTROL, .events = POLLIN};
-
-	while (flock(d->fd, LOCK_EX | LOCK_NB) < 0) {
-		if (errno != EWOULDBLOCK || now_ms() >= until)
-			return -errno;
-		if (poll(&daemon, 1, LOCK_AGAIN_MS) > 0)
-			return -ECANCELED;
-	}
-	return 0;
-}
-
-/* One VM a disk: the lock belongs to the open file, which the VMM inherits, and so lasts as long as
- * anything of the VM does. */
-static int lock_disks(const struct plan *p, struct err *e)
-{
-	for (size_t i = 0; i < p->n_disks; i++) {
-		const struct plan_disk *d = &p->disks[i];
-		char path[64], name[512];
-		ssize_t n;
-		int r = d->readonly ? 0 : lock_disk(d);
-
-		if (r == 0)
-			continue;
-		snprintf(path, sizeof(path), "/proc/self/fd/%d", d->fd);
-		n = readlink(path, name, sizeof(name) - 1);
-		name[n > 0 ? n : 0] = '\0';
-		if (r == -EWOULDBLOCK)
-			return err_set(e, "S300", -r, "another VM still uses the disk %s (%s)",
-				d->role, name);
-		if (r == -ECANCELED)
-			return err_set(e, "S300", -r,
-				"the VM was killed while it waited for the disk %s (%s), which "
-				"another VM uses",
-				d->role, name);
-		return err_set(e, "S300", -r, "cannot lock the disk %s (%s): %s", d->role, name,
-			err_str(r));
-	}
-	return 0;
-}
-
 /* Dies with the daemon at once, unless there is something to be saved first. */
 static int bind_to_daemon(const struct plan *p, struct err *e)
 {
@@ -844,7 +775,7 @@ int vm_boot_run(int argc, char **argv, const struct vm_backend *const *backends)
 	if ((r = confine_self(keep_env, ARRAY_LEN(keep_env), &failed.why)) == 0 &&
 		(r = take_plan(&b, backends, &failed.why)) == 0 &&
 		(r = bind_to_daemon(&b.plan, &failed.why)) == 0 &&
-		(r = lock_disks(&b.plan, &failed.why)) == 0 &&
+		(r = disk_lock_all(&b.plan, PLAN_FD_CONTROL, &failed.why)) == 0 &&
 		(r = open_network(&b, &failed.why)) == 0)
 		r = run(&b, &failed.why);
 	if (r < 0) {

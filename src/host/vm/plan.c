@@ -189,8 +189,9 @@ int plan_check(const struct plan *p, struct err *e)
 	if ((r = check_fd("kernel_fd", p->kernel_fd, &used, e)) < 0 ||
 		(r = check_disks(p, &used, e)) < 0 ||
 		(p->log_fd && (r = check_fd("log_fd", p->log_fd, &used, e)) < 0) ||
-		(p->net.passt && ((r = plan_net_check(&p->net, e)) < 0 ||
-				 (r = check_fd("net.page_fd", p->net.page_fd, &used, e)) < 0)) ||
+		(p->net.passt &&
+			((r = plan_net_check(&p->net, e)) < 0 ||
+				(r = check_fd("net.page_fd", p->net.page_fd, &used, e)) < 0)) ||
 		(r = check_worker(p, e)) < 0)
 		return r;
 	return check_env(p->env, e);
@@ -406,8 +407,7 @@ static int decode_members(json_object *o, struct plan *p, struct err *e)
 {
 	static const char *const names[] = {"label", "backend", "vmm", "vcpus", "mem_mib",
 		"boot_timeout_ms", "tsc_khz", "kernel_fd", "kernel_format", "hostname", "env",
-		"disks", "kernel_args", "log_fd", "worker", "nested_virt", "hyperthreads",
-		"net"};
+		"disks", "kernel_args", "log_fd", "worker", "nested_virt", "hyperthreads", "net"};
 	json_object *net;
 	const char *vmm;
 	int r;

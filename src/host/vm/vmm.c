@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -225,4 +226,24 @@ void vmm_done(struct vmm *v)
 	fd_close(&v->env_guest);
 	fd_close(&v->control);
 	fd_close(&v->net);
+}
+
+void vmm_cause_of(int signal, const char *failure, char *dst, size_t size)
+{
+	const size_t len = sizeof(CONFINE_FORBIDDEN) - 1;
+	const char *name = NULL;
+	uint32_t nr;
+
+	dst[0] = '\0';
+	if (signal == SIGKILL)
+		snprintf(dst, size, ": perhaps the host is out of memory");
+	if (signal != SIGSYS)
+		return;
+	if (!str_starts(failure, CONFINE_FORBIDDEN) || str_u32(failure + len, &nr) < 0) {
+		snprintf(dst, size, ": it made a system call that is forbidden to it");
+		return;
+	}
+	name = confine_syscall_name((int)nr);
+	snprintf(dst, size, ": the VMM made a forbidden system call %u%s%s%s", nr, name ? " (" : "",
+		name ? name : "", name ? ")" : "");
 }

@@ -49,3 +49,7 @@ void vmm_kill(struct vmm *v);
 
 /* Closes what is left. A running child is killed and collected. */
 void vmm_done(struct vmm *v);
+
+/* What is known of a signal that a VMM died of, for the end of a sentence; `failure`: what its
+ * stream of that name said. May be "". */
+void vmm_cause_of(int signal, const char *failure, char *dst, size_t size);

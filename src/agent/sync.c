@@ -29,7 +29,8 @@
 #include "base/mem.h"
 #include "base/str.h"
 
-#define MODE_BITS 01777 /* without set-id */
+#define MODE_BITS 01777	     /* without set-id */
+#define SMALL_MAX (64 << 10) /* bytes */
 
 /* Bytes of paths kept to link the names of one file again; beyond, names become files of their own.
  */
@@ -240,6 +241,18 @@ static int settle(int fd, const struct stat *src)
 	return 0;
 }
 
+/* Most files are small: one read and one write. Larger ones keep their holes. */
+static int copy_bytes(int from, int to, off_t size)
+{
+	static char piece[SMALL_MAX];
+	ssize_t n;
+
+	if (size > SMALL_MAX)
+		return fd_copy_sparse(from, to);
+	n = fd_read_full(from, piece, (size_t)size);
+	return n < 0 ? (int)n : fd_write_all(to, piece, (size_t)n);
+}
+
 static int copy_file(struct sync *s, const struct walk_entry *w, const struct stat *src)
 {
 	const char *link = seen_before(s, w, src);
@@ -254,7 +267,7 @@ static int copy_file(struct sync *s, const struct walk_entry *w, const struct st
 	to = openat(s->here, w->name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (to < 0)
 		return -errno;
-	r = fd_copy_sparse(from, to);
+	r = copy_bytes(from, to, src->st_size);
 	return r < 0 ? r : settle(to, src);
 }
 

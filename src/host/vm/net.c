@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/fd.h"
 #include "base/mem.h"
@@ -63,14 +62,9 @@ static bool has_default_route(const char *path, bool v6, char interface[static I
 
 void net_facts_get(struct net_facts *ret)
 {
-	const char *given = getenv(NET_PASST);
 	char interface4[IF_NAMESIZE] = "";
 
-	*ret = (struct net_facts){.passt = NULL};
-	if (!given || !*given)
-		ret->passt = lib_find_program("passt");
-	else if (given[0] == '/' && access(given, X_OK) == 0)
-		ret->passt = xstrdup(given);
+	*ret = (struct net_facts){.passt = lib_find_helper(NET_PASST, "passt")};
 	ret->route4 = has_default_route("/proc/net/route", false, interface4);
 	ret->route6 = has_default_route("/proc/net/ipv6_route", true, ret->interface);
 	if (ret->route4)
@@ -94,8 +88,9 @@ int net_facts_check(const struct net_facts *f, struct err *e)
 	if (!f->passt)
 		return err_set(e, "S300", ENOENT,
 			"networking needs the program passt, which is not in PATH: install the "
-			"package passt (Debian: apt install passt), or name it with " NET_PASST
-			"=FILE");
+			"package passt (Debian: apt install passt), build it with "
+			"tools/build-passt "
+			"of the source tree, or name it with " NET_PASST "=FILE");
 	if (!f->route4 && !f->route6)
 		return err_set(e, "S300", ENETUNREACH,
 			"networking needs a default route, and this host has none, neither for "

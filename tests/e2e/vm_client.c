@@ -1,6 +1,9 @@
 /* vm_client - one VM, many operations, through the host's real code: for tests and benchmarks.
  *
- *   vm_client --image NAME [--vmm krun|qemu|auto] [--memory MIB] [--cpus N] < OPS > REPLIES
+ *   vm_client --image NAME [--vmm krun|qemu|auto] [--memory MIB] [--cpus N] [--network PORTS]
+ *             < OPS > REPLIES
+ *
+ * PORTS are ports of the host that the guest may reach, between commas; "" is none.
  *
  * Reads JSON objects, one a line, until the end of its input; boots one sandbox; carries the
  * operations out one after another; prints one JSON object for each. The first line printed is
@@ -14,6 +17,7 @@
  *   {"op":"write","path":P,"bytes":N,"mode":N}           pattern bytes
  *   {"op":"read","path":P}                               compared with the pattern
  *   {"op":"hello"}    {"op":"self"}                      the agent's facts; our own
+ *   {"op":"net"}                                         ms since payload went over the network
  *
  * Times are in microseconds of the host's monotonic clock.
  */
@@ -507,6 +511,16 @@ static void reply_self(struct client *c)
 	finish_op(c, o, NULL);
 }
 
+static void reply_net(struct client *c)
+{
+	json_object *o = reply_new(c, "net");
+	uint64_t active = sandbox_net_active_ms(c->sandbox);
+
+	json_add_bool(o, "ever", active != 0);
+	json_add_u64(o, "idle_ms", active ? now_us() / 1000 - active : 0);
+	finish_op(c, o, NULL);
+}
+
 /* --- one operation after another --- */
 
 static int start_op(struct client *c, struct err *e)
@@ -526,6 +540,10 @@ static int start_op(struct client *c, struct err *e)
 		return start_read(c, e);
 	if (str_eq(op, "hello"))
 		return guest_hello(sandbox_guest(c->sandbox), on_hello, c, e);
+	if (str_eq(op, "net")) {
+		reply_net(c);
+		return 0;
+	}
 	if (str_eq(op, "self")) {
 		reply_self(c);
 		return 0;
@@ -587,6 +605,26 @@ static void close_handle(uv_handle_t *h, void *unused)
 		uv_close(h, NULL);
 }
 
+static int parse_network(char *list, const struct vm_net **ret)
+{
+	static uint16_t ports[64];
+	static struct vm_net net = {.host_ports = ports};
+	char *word;
+
+	*ret = &net;
+	while (*list && (word = strsep(&list, ","))) {
+		uint32_t port;
+
+		if (net.n_host_ports == ARRAY_LEN(ports) || str_u32(word, &port) < 0 ||
+			port > UINT16_MAX)
+			return -EINVAL;
+		ports[net.n_host_ports++] = (uint16_t)port;
+		if (!list)
+			break;
+	}
+	return 0;
+}
+
 static void parse_options(int argc, char **argv, struct sandbox_spec *spec, const char **ret_image)
 {
 	static const struct option options[] = {
@@ -594,6 +632,7 @@ static void parse_options(int argc, char **argv, struct sandbox_spec *spec, cons
 		{"vmm", required_argument, NULL, 'v'},
 		{"memory", required_argument, NULL, 'm'},
 		{"cpus", required_argument, NULL, 'c'},
+		{"network", required_argument, NULL, 'n'},
 		{NULL, 0, NULL, 0},
 	};
 	struct err e = ERR_INIT;
@@ -608,6 +647,8 @@ static void parse_options(int argc, char **argv, struct sandbox_spec *spec, cons
 			r = str_u32(optarg, &spec->mem_mib);
 		else if (opt == 'c')
 			r = str_u32(optarg, &spec->vcpus);
+		else if (opt == 'n')
+			r = parse_network(optarg, &spec->net);
 		else
 			r = -EINVAL;
 		if (r < 0) {

@@ -147,9 +147,8 @@ static bool is_cancelled(void *user)
 	return atomic_load(&b->cancel);
 }
 
-static void write_run(struct worker_work *work)
+static int write_source(struct boot *b, struct err *e)
 {
-	struct boot *b = CONTAINER_OF(work, struct boot_work, work)->b;
 	struct source_job j = {.dir_fd = b->root.fd,
 		.path = b->root.path,
 		.kind = b->kind,
@@ -157,14 +156,27 @@ static void write_run(struct worker_work *work)
 		.note = add_note,
 		.stop = is_cancelled,
 		.user = b};
+	bool local = b->kind == WORKER_LOCAL;
+	const char *install = b->manifest.install;
+	int r = source_setup_digest(b->img->digest, b->manifest.setup, b->setup_digest);
+
+	/* A bundle's depends on what was written; a local one's comes first (source.h). */
+	if (r >= 0 && local)
+		r = source_install_digest(&j, b->setup_digest, "", install, b->install_digest, e);
+	if (r >= 0)
+		r = source_write(&j, &b->source_fd, b->source_digest, e);
+	if (r >= 0 && !local)
+		r = source_install_digest(
+			&j, b->setup_digest, b->source_digest, install, b->install_digest, e);
+	return r;
+}
+
+static void write_run(struct worker_work *work)
+{
+	struct boot *b = CONTAINER_OF(work, struct boot_work, work)->b;
 
 	b->why = ERR_INIT;
-	b->r = source_write(&j, &b->source_fd, b->source_digest, &b->why);
-	if (b->r >= 0)
-		b->r = source_setup_digest(b->img->digest, b->manifest.setup, b->setup_digest);
-	if (b->r >= 0)
-		b->r = source_install_digest(&j, b->setup_digest, b->source_digest,
-			b->manifest.install, b->install_digest, &b->why);
+	b->r = write_source(b, &b->why);
 	if (b->r >= 0)
 		b->r = vmdir_open_upper(&b->dir, &b->upper_fd, &b->why);
 	if (b->r < 0 && !b->why.text[0])

@@ -20,7 +20,7 @@ static struct {
 	size_t count;
 } drains;
 
-ssize_t drain_read(int fd, uint64_t max)
+ssize_t drain_read(int fd, uint64_t max, const char **ret)
 {
 	static char nowhere[PIECE];
 	ssize_t n;
@@ -28,6 +28,8 @@ ssize_t drain_read(int fd, uint64_t max)
 	do
 		n = read(fd, nowhere, MIN(max, (uint64_t)sizeof(nowhere)));
 	while (n < 0 && errno == EINTR);
+	if (ret)
+		*ret = nowhere;
 	return n < 0 ? -errno : n;
 }
 
@@ -48,7 +50,7 @@ static void drain_end(struct drain *d)
 static void on_readable(uv_poll_t *poll, int status, int events)
 {
 	struct drain *d = CONTAINER_OF(poll, struct drain, poll);
-	ssize_t n = status < 0 ? status : drain_read(d->fd, PIECE);
+	ssize_t n = status < 0 ? status : drain_read(d->fd, PIECE, NULL);
 
 	if (n <= 0 && n != -EAGAIN)
 		drain_end(d);

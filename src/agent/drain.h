@@ -19,5 +19,5 @@ void drain_take(int fd);
 void drain_stop(void);
 
 /* Reads a piece of `fd` to nowhere: the count, 0 at the end, -EAGAIN, or another negative errno.
- * At most `max` bytes are taken. */
-ssize_t drain_read(int fd, uint64_t max);
+ * At most `max` bytes are taken. *ret (may be NULL) has them until the next call. */
+ssize_t drain_read(int fd, uint64_t max, const char **ret);

@@ -2,7 +2,8 @@
  *
  * Output is read from its pipe straight into the HTTP/2 frame: pull() runs when the host's window
  * has room, so below the cap a program is held up by nothing but the host. Over its cap a pipe is
- * read to nowhere at once and counted. A pipe is polled only when it was found empty.
+ * read to nowhere at once and counted; the last GUEST_TAIL_MAX bytes are kept for the answer to a
+ * missed deadline. A pipe is polled only when it was found empty.
  *
  * The program's exit wins over everything: its stdin is closed, what its pipes hold is sent, and a
  * background child that keeps a pipe open delays the answer by EXEC_GRACE_MS at most. Then the
@@ -58,6 +59,9 @@ struct output {
 	uint64_t cap, sent, dropped;
 	uint64_t left; /* bytes still to be read for the answer; UINT64_MAX: until it ends */
 	bool ready;    /* not polled: something may be there to pull */
+	/* The last of what was dropped: what a program says before its deadline tells most. */
+	char *tail; /* GUEST_TAIL_MAX bytes once something was dropped */
+	size_t tail_len;
 };
 
 struct exec {
@@ -113,6 +117,8 @@ static void free_if_unused(struct exec *x)
 	if (x->open_handles || x->op)
 		return;
 	buf_done(&x->stdin_buf);
+	free(x->outputs[0].tail);
+	free(x->outputs[1].tail);
 	free(x->program);
 	free(x->workdir);
 	free(x);
@@ -262,12 +268,25 @@ static void output_watch(struct output *o)
 		uv_poll_start(&o->poll, UV_READABLE, on_output_readable);
 }
 
+static void output_keep_tail(struct output *o, const char *data, size_t len)
+{
+	size_t n = MIN(len, (size_t)GUEST_TAIL_MAX), kept = MIN(o->tail_len, GUEST_TAIL_MAX - n);
+
+	if (!o->tail)
+		o->tail = xmalloc(GUEST_TAIL_MAX);
+	memmove(o->tail, o->tail + o->tail_len - kept, kept);
+	memcpy(o->tail + kept, data + len - n, n);
+	o->tail_len = kept + n;
+}
+
 /* Reads a piece beyond the cap to nowhere. False when there was nothing. */
 static bool output_discard(struct output *o)
 {
-	ssize_t n = drain_read(o->fd, o->left);
+	const char *data;
+	ssize_t n = drain_read(o->fd, o->left, &data);
 
 	if (n > 0) {
+		output_keep_tail(o, data, (size_t)n);
 		o->dropped += n;
 		if (o->left != UINT64_MAX)
 			o->left -= n;
@@ -404,6 +423,15 @@ static void answer_failure(struct exec *x, int no, const char *what)
 	op_fail(x->op, &e);
 }
 
+/* Hex, since the bytes may be anything. */
+static void add_tail(json_object *end, const char *name, const struct output *o)
+{
+	char hex[2 * GUEST_TAIL_MAX + 1];
+
+	str_hex(hex, o->tail, o->tail_len);
+	json_add_str(end, name, hex);
+}
+
 static void answer(struct exec *x)
 {
 	cleanup_free char *why = NULL;
@@ -435,6 +463,10 @@ static void answer(struct exec *x)
 	json_add_u64(end, "stdout_dropped", x->outputs[0].dropped);
 	json_add_u64(end, "stderr_dropped", x->outputs[1].dropped);
 	json_add_str(end, "start_error", why ? why : "");
+	if (x->timed_out) {
+		add_tail(end, "stdout_tail", &x->outputs[0]);
+		add_tail(end, "stderr_tail", &x->outputs[1]);
+	}
 	op_finish(x->op, end);
 }
 

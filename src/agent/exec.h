@@ -2,7 +2,9 @@
  *
  *   request  HEAD (exec_request.h) · DATA* = stdin · end of stream = end of stdin
  *   reply    (OUT|ERR)* · END {"exit_code","signal","timed_out","stdout_dropped",
- *                              "stderr_dropped","start_error"}
+ *                              "stderr_dropped","start_error"}; when timed_out also
+ *                              "stdout_tail", "stderr_tail": the last GUEST_TAIL_MAX bytes that
+ *                              were dropped, in hex
  *
  *   state     what happens                          left when
  *   RUNNING   the program runs                      it exited -> DRAINING

@@ -35,6 +35,7 @@ enum guest_rec {
 	(256u << 10)		       /* payload of DATA, OUT, ERR; longer is a protocol error    \
 					*/
 #define GUEST_REC_JSON_MAX (16u << 20) /* payload of HEAD, END; longer is a protocol error */
+#define GUEST_TAIL_MAX	   1024	       /* bytes of an exec's output beyond its cap that END has */
 #define GUEST_PATH_MAX	   64	       /* characters of an operation's path */
 
 /* Writes the five bytes in front of a payload. */

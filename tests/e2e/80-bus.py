@@ -198,6 +198,12 @@ def a_deadline_kills_all_and_tells_the_end_of_the_output(t):
                         timeout_ms=60000)
         t.check(error["message"].endswith("err\n"), "the tail of stderr is last")
         t.contains(error["message"], "out\n", "message")
+        # Past what is kept of the output.
+        error = refused(t, "S200", "3000", a.sh, s,
+                        "head -c 3000000 /dev/zero | tr '\\0' x; echo 'last words'; sleep 77",
+                        timeout_ms=60000)
+        t.check(error["message"].endswith("x" * 1013 + "last words\n"), "the tail of all of stdout")
+        t.check(len(error["message"]) < 2048, "no more than the tail")
         left = a.sh(s, "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'sleep 7[7]'")
         t.equal(left["stdout"], "0\n", "processes left")
         refused(t, "S200", " 1 ms", a.sh, s, "sleep 9", timeout_ms=0)

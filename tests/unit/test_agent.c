@@ -567,6 +567,33 @@ static void deadline_comes_also_while_nobody_reads(void **state)
 	client_run_until_idle(&agent);
 }
 
+static void a_deadline_tells_the_end_of_what_was_dropped(void **state)
+{
+	static const char *const argv[] = {"sh", "-c",
+		"head -c 3000000 /dev/zero | tr '\\0' x; printf 'last words'; printf oops >&2; "
+		"sleep 60",
+		NULL};
+	json_object *head = exec_head(argv);
+	struct call k;
+	const char *tail;
+
+	json_add_u64(head, "deadline_ms", 3000);
+	json_add_u64(head, "stdout_cap", 1 << 20);
+	call_begin(&k, &agent, "/exec", head);
+	call_complete(&k);
+	call_wait(&k);
+	assert_true(end_bool(&k, "timed_out"));
+	assert_int_equal(end_int(&k, "stdout_dropped"), 3000010 - (1 << 20));
+	tail = end_str(&k, "stdout_tail");
+	assert_int_equal(strlen(tail), 2 * GUEST_TAIL_MAX);
+	assert_true(str_starts(tail, "7878"));
+	assert_true(str_ends(tail, "78786c61737420776f726473"));
+	assert_string_equal(end_str(&k, "stderr_tail"), ""); /* nothing was dropped of it */
+	assert_err(&k, "oops");
+	call_done(&k);
+	client_run_until_idle(&agent);
+}
+
 static void without_cgroups_a_deadline_kills_the_process_group(void **state)
 {
 	const char *marker = fresh_marker();
@@ -728,6 +755,7 @@ int main(void)
 		T(pipes_of_background_programs_are_given_back),
 		T(closed_outputs_do_not_end_a_program),
 		T(deadline_comes_also_while_nobody_reads),
+		T(a_deadline_tells_the_end_of_what_was_dropped),
 		cmocka_unit_test(without_cgroups_a_deadline_kills_the_process_group),
 		T(deadline_kills_everything),
 		T(deadline_kills_setsid_children),

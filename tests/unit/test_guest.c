@@ -733,7 +733,7 @@ static void results_arrive_as_they_are(void **state)
 	struct world *w = scripted(&r,
 		"{\"exit_code\":137,\"signal\":9,\"timed_out\":true,\"stdout_dropped\":"
 		"18446744073709551615,\"stderr_dropped\":1,\"start_error\":\"exec: x: not found\","
-		"\"future\":[1]}",
+		"\"stdout_tail\":\"\",\"stderr_tail\":\"00ff61\",\"future\":[1]}",
 		true);
 
 	RUN_UNTIL(w, r.done);
@@ -744,6 +744,12 @@ static void results_arrive_as_they_are(void **state)
 	assert_true(r.res.stdout_dropped == UINT64_MAX);
 	assert_int_equal(r.res.stderr_dropped, 1);
 	assert_string_equal(r.start_error, "exec: x: not found");
+	assert_int_equal(r.res.tail_len[0], 0);
+	assert_int_equal(r.res.tail_len[1], 3);
+	assert_memory_equal(r.res.tail[1],
+		"\0\xff"
+		"a",
+		3);
 	run_done(&r);
 	world_free(w);
 
@@ -787,6 +793,9 @@ static void hostile_results_lose_the_connection(void **state)
 		FIELDS("0", "0", "false", "0", "0", "\"\xff\""),
 		FIELDS("0", "0", "false", "0", "0", "\"\"") "x",
 		FIELDS("0", "0", "false", "0", "0", "\"\",\"exit_code\":1"),
+		FIELDS("0", "0", "true", "1", "0", "\"\",\"stdout_tail\":\"0\""),
+		FIELDS("0", "0", "true", "1", "0", "\"\",\"stdout_tail\":\"0g\""),
+		FIELDS("0", "0", "true", "1", "0", "\"\",\"stderr_tail\":7"),
 		"{\"error\":null}",
 		"{\"error\":\"x\"}",
 		"{\"error\":{}}",

@@ -44,21 +44,28 @@ void exec_spec_done(struct exec_spec *s)
 
 /* --- the end --- */
 
-static void add_tail(struct buf *more, const char *name, const struct buf *out)
+/* `res`: what came after the kept output, or NULL when the agent did not tell. */
+static void add_tail(struct buf *more, const struct exec *ex, const struct guest_exec_result *res,
+	bool is_stderr)
 {
-	size_t n = MIN(out->len, (size_t)TAIL_MAX);
+	const struct buf *kept = &ex->out[is_stderr];
+	size_t late = res ? MIN(res->tail_len[is_stderr], (size_t)TAIL_MAX) : 0;
+	size_t early = MIN(kept->len, TAIL_MAX - late);
 
-	if (!n)
+	if (!early && !late)
 		return;
-	buf_printf(more, "\n--- the last %zu bytes of %s ---\n", n, name);
-	buf_add(more, out->data + out->len - n, n);
+	buf_printf(more, "\n--- the last %zu bytes of %s ---\n", early + late,
+		is_stderr ? "stderr" : "stdout");
+	buf_add(more, kept->data + kept->len - early, early);
+	if (late)
+		buf_add(more, res->tail[is_stderr] + res->tail_len[is_stderr] - late, late);
 }
 
 /* Contract Q1: a missed deadline is an error, not a reply. This is the one place that says so. */
 static void finish_late(const struct exec *ex, struct exec_outcome *o, struct buf *more)
 {
-	add_tail(more, "stdout", &ex->out[0]);
-	add_tail(more, "stderr", &ex->out[1]);
+	add_tail(more, ex, o->result, false);
+	add_tail(more, ex, o->result, true);
 	o->more = more->data;
 	o->more_len = more->len;
 	o->result = NULL;

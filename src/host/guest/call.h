@@ -19,7 +19,7 @@
 #include "wire/json.h"
 
 #define GUEST_QUEUE_MAX (128u << 10) /* bytes of stdin or file that wait in a call; then "full" */
-#define GUEST_JSON_MAX	4096 /* HEAD or END of a reply, besides names that the request gave */
+#define GUEST_JSON_MAX	8192 /* HEAD or END of a reply, besides names that the request gave */
 
 struct guest_call_ops {
 	const char *path;

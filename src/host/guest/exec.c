@@ -35,8 +35,35 @@ static int on_bytes(
 	return 0;
 }
 
+static int hex_digit(char c)
+{
+	return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* The member is left out when there is nothing to tell. */
+static int read_tail(json_object *o, const char *name, uint8_t *ret, size_t *ret_len, struct err *e)
+{
+	const char *hex = "";
+	size_t len;
+
+	if (json_get_str(o, name, JSON_OPTIONAL, &hex, e) < 0)
+		return -EPROTO;
+	len = strlen(hex);
+	if (len % 2 || len / 2 > GUEST_TAIL_MAX)
+		return err_set(e, "", EPROTO, "%s has %zu characters", name, len);
+	for (size_t i = 0; i < len / 2; i++) {
+		int high = hex_digit(hex[2 * i]), low = hex_digit(hex[2 * i + 1]);
+
+		if (high < 0 || low < 0)
+			return err_set(e, "", EPROTO, "%s is not in hex", name);
+		ret[i] = (uint8_t)(high << 4 | low);
+	}
+	*ret_len = len / 2;
+	return 0;
+}
+
 /* {"exit_code":N,"signal":N,"timed_out":bool,"stdout_dropped":N,"stderr_dropped":N,
- *  "start_error":""} */
+ *  "start_error":"","stdout_tail":HEX,"stderr_tail":HEX} */
 static int on_result(struct guest_call *c, json_object *o, struct err *e)
 {
 	struct guest_exec_result r = {0};
@@ -47,7 +74,9 @@ static int on_result(struct guest_call *c, json_object *o, struct err *e)
 		json_get_bool(o, "timed_out", JSON_REQUIRED, &r.timed_out, e) < 0 ||
 		json_get_u64(o, "stdout_dropped", JSON_REQUIRED, &r.stdout_dropped, e) < 0 ||
 		json_get_u64(o, "stderr_dropped", JSON_REQUIRED, &r.stderr_dropped, e) < 0 ||
-		json_get_str(o, "start_error", JSON_REQUIRED, &r.start_error, e) < 0)
+		json_get_str(o, "start_error", JSON_REQUIRED, &r.start_error, e) < 0 ||
+		read_tail(o, "stdout_tail", r.tail[0], &r.tail_len[0], e) < 0 ||
+		read_tail(o, "stderr_tail", r.tail[1], &r.tail_len[1], e) < 0)
 		return -EPROTO;
 	if (exit_code > 255)
 		return err_set(e, "", EPROTO, "exit_code %u is above 255", exit_code);

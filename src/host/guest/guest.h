@@ -17,6 +17,7 @@
 
 #include "base/err.h"
 #include "mux/mux.h"
+#include "wire/guest.h"
 
 struct guest;
 struct guest_call; /* one operation under way */
@@ -64,6 +65,10 @@ struct guest_exec_result {
 	int signal;	/* N, or 0 */
 	bool timed_out; /* killed at the deadline */
 	uint64_t stdout_dropped, stderr_dropped; /* bytes over the caps */
+	/* The last of them, of stdout and of stderr, when the deadline was missed; valid in
+	 * on_done. */
+	uint8_t tail[2][GUEST_TAIL_MAX];
+	size_t tail_len[2];
 	/* Why the program could not start ("exec: nope: not found"), or "". */
 	const char *start_error;
 };

@@ -158,6 +158,12 @@ static void break_out(const char *how)
 		prctl(PR_SET_DUMPABLE, 1);
 	else if (str_eq(how, "prlimit64"))
 		setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+	else if (str_eq(how, "sendmsg"))
+		sendmsg(0, &(struct msghdr){0}, 0);
+	else if (str_eq(how, "setsockopt"))
+		setsockopt(0, SOL_SOCKET, SO_ATTACH_FILTER, NULL, 0);
+	else if (str_eq(how, "recvfrom"))
+		recv(0, &all, 1, 0);
 	else if (str_eq(how, "unknown"))
 		syscall(9999);
 	else if (str_eq(how, "no report")) {
@@ -197,11 +203,22 @@ static void krun_needs(const struct plan *p, struct confine_policy *policy)
 	policy->filter = CONFINE_FILTER_KRUN;
 }
 
+static void krun_net_needs(const struct plan *p, struct confine_policy *policy)
+{
+	(void)p;
+	policy->filter = CONFINE_FILTER_KRUN_NET;
+}
+
 static const struct vm_backend
 	unfiltered = {.name = "none", .vmm = test_vmm, .needs = none_needs, .enter = hostile_enter},
 	program = {.name = "program", .vmm = test_vmm, .enter = hostile_enter},
-	krun = {.name = "krun", .vmm = test_vmm, .needs = krun_needs, .enter = hostile_enter};
-static const struct vm_backend *const hostile_backends[] = {&unfiltered, &program, &krun, NULL};
+	krun = {.name = "krun", .vmm = test_vmm, .needs = krun_needs, .enter = hostile_enter},
+	krun_net = {.name = "krun-net",
+		.vmm = test_vmm,
+		.needs = krun_net_needs,
+		.enter = hostile_enter};
+static const struct vm_backend *const hostile_backends[] = {
+	&unfiltered, &program, &krun, &krun_net, NULL};
 
 /* --- in the daemon's place --- */
 
@@ -433,6 +450,8 @@ static void test_filter_krun(void **state)
 		{"fcntl", "(fcntl)"},
 		{"prctl", "(prctl)"},
 		{"prlimit64", "(prlimit64)"},
+		{"sendmsg", "forbidden system call"},
+		{"setsockopt", "(setsockopt)"},
 		{"unknown", "forbidden system call 9999"},
 		{"no report", "a system call that is forbidden"},
 		{"no handler", "a system call that is forbidden"},
@@ -442,17 +461,29 @@ static void test_filter_krun(void **state)
 	};
 
 	(void)state;
-	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+	for (size_t i = 0; i < 2 * ARRAY_LEN(cases); i++) {
 		struct run r = {0};
 
-		run(&r, &krun, cases[i].how, 0);
-		expect(&r, VM_END_VMM_KILLED, SIGSYS, 0, cases[i].says);
+		run(&r, i % 2 ? &krun : &krun_net, cases[i / 2].how, 0);
+		expect(&r, VM_END_VMM_KILLED, SIGSYS, 0, cases[i / 2].says);
 	}
+}
+
+/* Socket calls are for a VM with a network. */
+static void test_filter_net(void **state)
+{
+	struct run r = {0}, n = {0};
+
+	(void)state;
+	run(&r, &krun, "recvfrom", 0);
+	expect(&r, VM_END_VMM_KILLED, SIGSYS, 0, "(recvfrom)");
+	run(&n, &krun_net, "recvfrom", 0);
+	expect(&n, VM_END_GUEST_CRASH, 0, 0, "ended without notice");
 }
 
 static void test_good_code_lives(void **state)
 {
-	static const struct vm_backend *const all[] = {&unfiltered, &program, &krun};
+	static const struct vm_backend *const all[] = {&unfiltered, &program, &krun, &krun_net};
 
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(all); i++) {
@@ -632,6 +663,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_hostile_as_nobody),
 		cmocka_unit_test(test_bomb),
 		cmocka_unit_test(test_filter_krun),
+		cmocka_unit_test(test_filter_net),
 		cmocka_unit_test(test_waiter),
 		cmocka_unit_test(test_refused_layers),
 	};

@@ -55,7 +55,7 @@ static struct plan make_plan(char *lib)
 static int configure(int out, void *arg)
 {
 	struct plan p = make_plan(arg);
-	int agent[2], env[2], control[2], console[2];
+	int agent[2], env[2], control[2], console[2], net[2];
 	struct vmm_ends ends;
 	struct err e = ERR_INIT;
 	struct krun_api k;
@@ -63,9 +63,10 @@ static int configure(int out, void *arg)
 	int r;
 
 	if (fd_socketpair(agent) < 0 || fd_socketpair(env) < 0 || fd_socketpair(control) < 0 ||
-		pipe(console) < 0)
+		fd_socketpair(net) < 0 || pipe(console) < 0)
 		return 2;
-	ends = (struct vmm_ends){agent[1], env[1], control[1], console[1]};
+	p.net.passt = (char *)"/usr/bin/passt";
+	ends = (struct vmm_ends){agent[1], env[1], control[1], console[1], net[1]};
 	r = krun_load(p.vmm, &k, &e);
 	if (r == 0)
 		r = krun_configure(&k, &p, &ends, &ctx, &e);
@@ -88,6 +89,34 @@ static void test_sequence(void **state)
 	(void)state;
 	assert_int_equal(child_run(configure, lib, 60000, said, sizeof(said)), 0);
 	assert_string_equal(said, "ok");
+}
+
+/* A library built without networks serves VMs without. */
+static int configure_without_net(int out, void *arg)
+{
+	struct plan p = make_plan(arg);
+	struct vmm_ends ends = {0, 0, 0, 1, -1};
+	struct err e = ERR_INIT;
+	struct krun_api k;
+	uint32_t ctx;
+
+	p.net.passt = (char *)"/usr/bin/passt";
+	if (krun_load(p.vmm, &k, &e) < 0)
+		return 1;
+	k.add_net_unixstream = NULL;
+	if (krun_configure(&k, &p, &ends, &ctx, &e) != -ENOSYS)
+		return 2;
+	return fd_write_all(out, e.text, strlen(e.text));
+}
+
+static void test_no_net(void **state)
+{
+	cleanup_free char *lib = library();
+	char said[1024];
+
+	(void)state;
+	assert_int_equal(child_run(configure_without_net, lib, 60000, said, sizeof(said)), 0);
+	assert_non_null(strstr(said, "NET=1"));
 }
 
 static int configure_without_disk(int out, void *arg)
@@ -149,6 +178,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_sequence),
+		cmocka_unit_test(test_no_net),
 		cmocka_unit_test(test_failed_call_is_named),
 		cmocka_unit_test(test_not_libkrun),
 	};

@@ -44,6 +44,16 @@ static const char worker_text[] =
 	"{\"role\":\"upper\",\"fd\":9,\"serial\":\"13\",\"readonly\":false,\"throwaway\":false}"
 	"," SOURCE "],\"log_fd\":15,\"worker\":" JOB ",\"nested_virt\":true,\"hyperthreads\":true}";
 
+#define NET                                                                                        \
+	"{\"passt\":\"/usr/bin/passt\",\"interface\":\"eth0\",\"ipv6\":true,\"page_fd\":14,"       \
+	"\"ports\":[49134,1,65535]}"
+
+/* The good text with a network. */
+static char *net_text(void)
+{
+	return xasprintf("%.*s,\"net\":" NET "}", (int)strlen(good_text) - 1, good_text);
+}
+
 static void decode(const char *text, struct plan *p)
 {
 	struct err e = ERR_INIT;
@@ -99,6 +109,34 @@ static void test_round_trip(void **state)
 	(void)state;
 	round_trip(good_text);
 	round_trip(worker_text);
+}
+
+static void test_net(void **state)
+{
+	cleanup_plan struct plan p;
+	cleanup_buf struct buf out = {0};
+	cleanup_free char *text = net_text();
+
+	(void)state;
+	round_trip(text);
+	decode(text, &p);
+	assert_string_equal(p.net.passt, "/usr/bin/passt");
+	assert_string_equal(p.net.interface, "eth0");
+	assert_true(p.net.ipv6);
+	assert_int_equal(p.net.page_fd, 14);
+	assert_int_equal(p.net.n_ports, 3);
+	assert_int_equal(p.net.ports[2], 65535);
+	/* What the guest is told. */
+	buf_init(&out, 4096);
+	assert_int_equal(plan_env_frame(&p, 5, &out, NULL), 0);
+	assert_non_null(strstr((char *)out.data + PLAN_FRAME_HDR,
+		",\"net\":{\"address\":\"100.96.0.2\",\"prefix\":30,"));
+	assert_non_null(strstr((char *)out.data + PLAN_FRAME_HDR, "\"gateway6\":"));
+	assert_null(strstr((char *)out.data + PLAN_FRAME_HDR, "passt"));
+	p.net.ipv6 = false;
+	buf_clear(&out);
+	assert_int_equal(plan_env_frame(&p, 5, &out, NULL), 0);
+	assert_null(strstr((char *)out.data + PLAN_FRAME_HDR, "\"gateway6\":"));
 }
 
 static void test_worker(void **state)
@@ -215,6 +253,38 @@ static void test_bad_worker(void **state)
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++)
 		refuse(worker_text, &cases[i]);
+}
+
+static void test_bad_net(void **state)
+{
+	static const struct bad_case cases[] = {
+		{"/usr/bin/passt", "passt", "net.passt"},
+		{"/usr/bin/passt", "", "net.passt"},
+		{"\"eth0\"", "\"-t\"", "net.interface"},
+		{"\"eth0\"", "\"a b\"", "net.interface"},
+		{"\"eth0\"", "\"../x\"", "net.interface"},
+		{"\"eth0\"", "\"abcdefghijklmnop\"", "net: interface"},
+		{"\"eth0\"", "0", "net: "},
+		{"\"page_fd\":14", "\"page_fd\":16", "net.page_fd"},
+		{"\"page_fd\":14", "\"page_fd\":5", "net.page_fd"},
+		{"\"page_fd\":14", "\"page_fd\":9", "twice"},
+		{"\"page_fd\":14", "\"page_fd\":4294967295", "page_fd"},
+		{"\"ipv6\":true", "\"ipv6\":1", "ipv6"},
+		{"\"ipv6\":true,", "", "ipv6"},
+		{"[49134,", "[0,", "ports: entry 0"},
+		{"[49134,", "[65536,", "ports: entry 0"},
+		{"[49134,", "[\"22\",", "ports: entry 0"},
+		{"[49134,", "[-1,", "ports: entry 0"},
+		{"[49134,", "[22.0,", "ports: entry 0"},
+		{"\"net\":{", "\"net\":{\"x\":1,", "unknown member `x`"},
+		{"\"net\":" NET, "\"net\":null", "net"},
+		{"\"net\":" NET, "\"net\":true", "net"},
+	};
+	cleanup_free char *text = net_text();
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++)
+		refuse(text, &cases[i]);
 }
 
 static int read_bytes(const void *data, size_t len, struct err *e)
@@ -577,6 +647,8 @@ int main(void)
 		cmocka_unit_test(test_round_trip),
 		cmocka_unit_test(test_bad),
 		cmocka_unit_test(test_worker),
+		cmocka_unit_test(test_net),
+		cmocka_unit_test(test_bad_net),
 		cmocka_unit_test(test_bad_worker),
 		cmocka_unit_test(test_read_bad),
 		cmocka_unit_test(test_env_limit),

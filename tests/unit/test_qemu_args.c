@@ -13,7 +13,7 @@
 #include "host/vm/qemu.h"
 
 static const struct vmm_ends ends = {
-	.agent = 4, .env = 20, .control = 21, .console = 22, .net = -1};
+	.agent = 4, .env = 20, .control = 21, .console = 22, .net = 24};
 static const int readable[PLAN_DISKS_MAX] = {-1, -1, 23, -1, -1};
 
 static struct plan make_plan(void)
@@ -112,6 +112,23 @@ static void test_extras(void **state)
 	strv_free(v);
 }
 
+static void test_net(void **state)
+{
+	cleanup_plan struct plan p = make_plan();
+	char **v;
+
+	(void)state;
+	assert_int_equal(qemu_args(&p, &ends, readable, &v, NULL), 0);
+	for (int i = 0; v[i]; i++)
+		assert_false(str_eq(v[i], "-netdev") || strstr(v[i], "virtio-net"));
+	strv_free(v);
+	p.net.passt = xstrdup("/usr/bin/passt");
+	assert_int_equal(qemu_args(&p, &ends, readable, &v, NULL), 0);
+	expect(v, "-netdev", "stream,id=net,server=off,addr.type=fd,addr.str=24");
+	expect(v, "-device", "virtio-net-device,netdev=net,mac=02:6d:73:00:00:02");
+	strv_free(v);
+}
+
 static void test_no_user_text(void **state)
 {
 	cleanup_plan struct plan p = make_plan();
@@ -187,6 +204,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_args),
 		cmocka_unit_test(test_extras),
+		cmocka_unit_test(test_net),
 		cmocka_unit_test(test_no_user_text),
 		cmocka_unit_test(test_kept_disk),
 		cmocka_unit_test(test_tsc),

@@ -20,7 +20,7 @@ struct vmm_ends {
 	int env;     /* stream socket: port iii.env */
 	int control; /* stream socket: port iii.control */
 	int console; /* write end of a pipe: hvc0 */
-	int net; /* stream socket: frames, each with its length (net_relay.h); -1: no interface */
+	int net;     /* stream socket: frames (net_relay.h); -1 where the plan has no network */
 };
 
 struct vm_backend {

@@ -225,12 +225,12 @@ static int add_ports(
 }
 
 /* No offloads: each frame is one packet with its sums in it, and no longer than the MTU. */
-static int add_net(
-	const struct krun_api *k, uint32_t ctx, const struct vmm_ends *ends, struct err *e)
+static int add_net(const struct krun_api *k, uint32_t ctx, const struct plan *p,
+	const struct vmm_ends *ends, struct err *e)
 {
 	uint8_t mac[6];
 
-	if (ends->net < 0)
+	if (!p->net.passt)
 		return 0;
 	if (!k->add_net_unixstream)
 		return err_set(e, "S300", ENOSYS,
@@ -260,7 +260,7 @@ int krun_configure(const struct krun_api *k, const struct plan *p, const struct 
 		(r = set_kernel(k, (uint32_t)ctx, p, e)) < 0 ||
 		(r = add_disks(k, (uint32_t)ctx, p, e)) < 0 ||
 		(r = add_ports(k, (uint32_t)ctx, ends, e)) < 0 ||
-		(r = add_net(k, (uint32_t)ctx, ends, e)) < 0) {
+		(r = add_net(k, (uint32_t)ctx, p, ends, e)) < 0) {
 		k->free_ctx((uint32_t)ctx);
 		return r;
 	}

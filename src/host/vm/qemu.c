@@ -164,7 +164,7 @@ int qemu_args(const struct plan *p, const struct vmm_ends *ends,
 	add(&v, "-append", (const char *)cmdline.data);
 	add_disks(&v, p, readable);
 	add_ports(&v, p, ends);
-	if (ends->net >= 0) {
+	if (p->net.passt) {
 		addf(&v, "-netdev", "stream,id=net,server=off,addr.type=fd,addr.str=%d", ends->net);
 		add(&v, "-device", "virtio-net-device,netdev=net,mac=" GUEST_NET_MAC);
 	}

@@ -34,21 +34,26 @@ def bare(t, kernel, words, disk):
     return SIZE / out / 1e6, SIZE / into / 1e6
 
 
-for backend in common.backends():
-    t = common.room(backend)
-    kernel, words = common.kernel_of(t)
-    disk = common.plain_disk(t)
-    ours, plain = [], []
-    for _ in range(max(3, common.ROUNDS // 3)):
-        write = {"op": "write", "path": "/tmp/file", "bytes": SIZE}
-        read = {"op": "read", "path": "/tmp/file"}
-        _, (w, r) = t.vm(write, read)
-        if w.get("error") or r.get("error") or not r["match"]:
-            raise SystemExit(f"bench: {w} {r}")
-        ours.append((SIZE / r["us"], SIZE / w["us"]))
-        plain.append(bare(t, kernel, words, disk))
-    reads, writes = (common.median(x) for x in zip(*ours))
-    out, into = (common.median(x) for x in zip(*plain))
-    common.emit("channel", min(reads / out, writes / into), 0.8, backend=backend,
-                read_ratio=reads / out, write_ratio=writes / into, read_mb_s=reads, write_mb_s=writes,
-                bare_from_guest_mb_s=out, bare_to_guest_mb_s=into, mib=SIZE >> 20)
+def main():
+    for backend in common.backends():
+        t = common.room(backend)
+        kernel, words = common.kernel_of(t)
+        disk = common.plain_disk(t)
+        ours, plain = [], []
+        for _ in range(max(3, common.ROUNDS // 3)):
+            write = {"op": "write", "path": "/tmp/file", "bytes": SIZE}
+            read = {"op": "read", "path": "/tmp/file"}
+            _, (w, r) = t.vm(write, read)
+            if w.get("error") or r.get("error") or not r["match"]:
+                raise SystemExit(f"bench: {w} {r}")
+            ours.append((SIZE / r["us"], SIZE / w["us"]))
+            plain.append(bare(t, kernel, words, disk))
+        reads, writes = (common.median(x) for x in zip(*ours))
+        out, into = (common.median(x) for x in zip(*plain))
+        common.emit("channel", min(reads / out, writes / into), 0.8, backend=backend,
+                    read_ratio=reads / out, write_ratio=writes / into, read_mb_s=reads, write_mb_s=writes,
+                    bare_from_guest_mb_s=out, bare_to_guest_mb_s=into, mib=SIZE >> 20)
+
+
+if __name__ == "__main__":
+    main()

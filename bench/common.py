@@ -22,7 +22,9 @@ import time
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(SOURCE, "tests/e2e"))
+sys.path.insert(0, os.path.join(SOURCE, "tests/conformance"))
 import harness  # noqa: E402
+import iii  # noqa: E402
 
 BUILD = harness.BUILD
 ROUNDS = int(os.environ.get("SANDBOX_BENCH_ROUNDS", "10"))
@@ -163,6 +165,69 @@ class PlainVM:
         except ProcessLookupError:
             pass
         os.waitpid(self.pid, 0)
+
+
+# --- the bus: engine, adapter and caller, each a process of its own --------------------------------
+
+P = "sandbox-libkrun::"
+
+
+class Bus:
+    """The embedded engine (in echo_worker), `serve` on it, and a client of the conformance tests."""
+
+    def __init__(self, t, config=None):
+        harness.use_python_image()
+        self.t = t
+        self.processes = []
+        entry = ["--config", json.dumps(config)] if config is not None else []
+        # Its own functions are out of the way in another namespace.
+        p = self.spawn([self.echo_worker(), "--engine", *entry],
+                       {"III_NAMESPACE": "engine", "III_WORKER_NAME": "engine"})
+        port = re.match(rb"port (\d+)\n", t.wait_for_output(p, b"\n")).group(1).decode()
+        self.url = f"ws://127.0.0.1:{port}"
+        self.serve = self.spawn([harness.BIN, "serve"], t.env(III_URL=self.url, III_CONFIG_NAME="echo"))
+        self.client = iii.Engine(self.url)
+        self.wait_for(P + "adapter::info")
+
+    @staticmethod
+    def echo_worker():
+        return os.path.join(BUILD, "tests/clients/echo_worker")
+
+    def spawn(self, argv, env):
+        # What they print is little: it fits the pipe that nobody empties.
+        p = self.t.spawn(argv, {**os.environ, **env})
+        self.processes.append(p)
+        return p
+
+    def wait_for(self, function):
+        end = time.monotonic() + 60
+        while True:
+            try:
+                return self.client.call(function, {})
+            except iii.CallError as e:
+                if e.code != "function_not_found" or time.monotonic() > end:
+                    raise
+            time.sleep(0.05)
+
+    def echo(self):
+        """Another worker with t::echo."""
+        p = self.spawn([self.echo_worker()], {"III_URL": self.url})
+        self.t.wait_for_output(p, b"ready\n")
+
+    def call(self, function, **members):
+        return self.client.call(P + function, members)
+
+    def bench(self, *argv):
+        """What bench_bus prints."""
+        r = subprocess.run([os.path.join(BUILD, "bench/bench_bus"), self.url, *map(str, argv)],
+                           check=True, stdout=subprocess.PIPE, timeout=600)
+        return json.loads(r.stdout)
+
+    def end(self):
+        self.client.close()
+        for p in reversed(self.processes):
+            p.terminate()
+            self.t.finish(p)
 
 
 # --- microsandbox, for comparison -------------------------------------------------------------

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include "base/utf8.h"
@@ -75,6 +76,14 @@ void console_say(const char *fmt, ...)
 int console_open(void)
 {
 	int fd = open("/dev/console", O_WRONLY | O_NOCTTY | O_CLOEXEC);
+	struct termios t;
 
-	return fd < 0 ? -errno : fd;
+	if (fd < 0)
+		return -errno;
+	/* A log has the program's bytes, not a terminal's line ends. */
+	if (tcgetattr(fd, &t) == 0) {
+		t.c_oflag &= ~(tcflag_t)OPOST;
+		tcsetattr(fd, TCSANOW, &t);
+	}
+	return fd;
 }

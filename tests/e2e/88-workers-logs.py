@@ -38,7 +38,8 @@ w(b"x" * 1_000_000 + b"\n")
         long = [r for r in records if r["line"].startswith("x" * 100)]
         t.equal(sum(len(r["line"]) for r in long), 1_000_000, "length of a long line")
         t.check(all(r.get("partial") for r in long[:-1]) and "partial" not in long[-1], "parts")
-        t.contains(lines, "tail", "a line without an end")
+        # The agent speaks right behind it.
+        t.check(any(x.startswith("tail") for x in lines), "a line without an end")
         t.check(all(r["instance"] == 1 for r in records), "instances")
         two = next(r for r in records if r["line"] == "two")
         t.equal(console(c.read_log(vm, cursor=two["cursor"]))[0], "three", "after a cursor")

@@ -23,8 +23,8 @@
 
 /* `upper_fd`: an open folder at the root of the writable disk's mount, or -1. */
 void poweroff_init(uv_loop_t *loop, int upper_fd);
-/* Begins; a second call can only shorten the grace. In a worker VM this is its last part: the worker
- * has had its own time (provision.h). */
+/* Begins; a second call can only shorten the grace. In a worker VM this is its last part: the
+ * worker has had its own time (provision.h). */
 void poweroff_begin(uint64_t grace_ms, int status);
 /* The host has read "exit". */
 void poweroff_ack(void);

@@ -29,8 +29,8 @@ struct sync_options {
 	/* Files that look alike are alike. False: an earlier sync may not have come to its end, and
 	 * a crash can leave a file with its size and time, but not its bytes: all are copied. */
 	bool trust_times;
-	/* Called once, before anything is changed. A negative errno (with e) ends the sync. May be
-	 * NULL. */
+	/* Called once, before anything but the removal of empty folders. A negative errno (with e)
+	 * ends the sync. May be NULL. */
 	int (*before_changes)(void *user, struct err *e);
 	void *user;
 };

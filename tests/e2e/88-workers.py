@@ -435,7 +435,7 @@ def a_full_disk(t):
     os.mkdir(small)
     mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "none", small]
     if subprocess.run(mount, stderr=subprocess.DEVNULL, check=False).returncode:
-        t.skip("needs the right to mount a file system")
+        t.skip("no tmpfs can be mounted here")
     try:
         with Compose(t, {"III_SANDBOX_STATE_DIR": small, "III_SANDBOX_ALLOW_TMPFS": "1"}) as c:
             c.local("w", start=FOREVER)

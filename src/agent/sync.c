@@ -28,6 +28,7 @@
 #include "base/fd.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "wire/worker.h"
 
 #define MODE_BITS 01777	     /* without set-id */
 #define SMALL_MAX (64 << 10) /* bytes */
@@ -53,17 +54,6 @@ struct sync {
 	size_t n_links, cap; /* cap: a power of two */
 	size_t link_bytes;
 };
-
-bool sync_is_artefact(const char *name)
-{
-	static const char *const names[] = {"node_modules", ".venv", "target", "dist",
-		"__pycache__", ".pytest_cache", ".next", ".git"};
-
-	for (size_t i = 0; i < ARRAY_LEN(names); i++)
-		if (str_eq(name, names[i]))
-			return true;
-	return false;
-}
 
 static int fail(const struct walk_entry *w, int no, const char *what, struct err *e)
 {
@@ -127,7 +117,7 @@ static int prune_entry(const struct walk_entry *w, void *user, struct err *e)
 	struct sync *s = user;
 	int r, type;
 
-	if (sync_is_artefact(w->name))
+	if (worker_is_artefact(w->name))
 		return WALK_PRUNE;
 	type = s->lost ? 0 : type_in_source(s, w->name);
 	if (type < 0)
@@ -374,7 +364,7 @@ static int copy_entry(const struct walk_entry *w, void *user, struct err *e)
 	bool exists;
 	int r;
 
-	if (s->o->leave_out_artefacts && sync_is_artefact(w->name))
+	if (s->o->leave_out_artefacts && worker_is_artefact(w->name))
 		return WALK_PRUNE;
 	if (w->type != DT_DIR && w->type != DT_REG && w->type != DT_LNK) {
 		s->counts.left_out++;

@@ -7,7 +7,7 @@
  *   others    sockets, FIFOs, devices: left out and counted
  *
  * What is not in the source is removed at every depth, except names of artefacts
- * (sync_is_artefact): these and all below them belong to whoever made them. A folder that is gone
+ * (worker_is_artefact): these and all below them belong to whoever made them. A folder that is gone
  * from the source and holds one keeps the way to it and nothing else.
  *
  * Modes are taken without set-id bits, times to the nanosecond; the owner is the caller; names of
@@ -41,9 +41,6 @@ struct sync_counts {
 	uint64_t left_out; /* neither file nor folder nor link */
 	bool changed;	   /* anything at all */
 };
-
-/* node_modules, .venv, target, dist, __pycache__, .pytest_cache, .next, .git */
-bool sync_is_artefact(const char *name);
 
 /* Makes `dst_fd` like `src_fd`, two folders opened for reading; both stay the caller's. Memory is
  * that of the names in the folders on the way (walk.h), descriptors are few at any depth. A failure

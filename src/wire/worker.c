@@ -14,6 +14,17 @@ static const char *const kinds[] = {
 	[WORKER_BUNDLE] = "bundle",
 };
 
+bool worker_is_artefact(const char *name)
+{
+	static const char *const names[] = {"node_modules", ".venv", "target", "dist",
+		"__pycache__", ".pytest_cache", ".next", ".git"};
+
+	for (size_t i = 0; i < ARRAY_LEN(names); i++)
+		if (str_eq(name, names[i]))
+			return true;
+	return false;
+}
+
 void worker_job_done(struct worker_job *j)
 {
 	free(j->name);

@@ -26,6 +26,11 @@ enum worker_kind {
 	WORKER_BUNDLE, /* a new package empties /workspace first */
 };
 
+/* Whether a name in a project's tree, at any depth, is one that tools make and no author writes:
+ * node_modules, .venv, target, dist, __pycache__, .pytest_cache, .next, .git. A local source is
+ * taken without them, and those in the guest's /workspace belong to the guest. */
+bool worker_is_artefact(const char *name);
+
 struct worker_job {
 	enum worker_kind kind;
 	char *name;

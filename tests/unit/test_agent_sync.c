@@ -27,6 +27,7 @@
 #include "base/mem.h"
 #include "base/path.h"
 #include "base/str.h"
+#include "wire/worker.h"
 
 /* --- a room with src/ and root/workspace --- */
 
@@ -558,7 +559,7 @@ static bool is_artefact_below(const char *path)
 	for (const char *s = path; s; s = strchr(s, '/') ? strchr(s, '/') + 1 : NULL) {
 		cleanup_free char *name = xstrndup(s, strcspn(s, "/"));
 
-		if (sync_is_artefact(name))
+		if (worker_is_artefact(name))
 			return true;
 	}
 	return false;

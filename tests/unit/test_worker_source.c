@@ -5,7 +5,7 @@
 static bool is_kept(const char *name, enum worker_kind kind)
 {
 	return !str_eq(name, ".") && !str_eq(name, "..") &&
-	       (kind == WORKER_BUNDLE || !source_is_artefact(name));
+	       (kind == WORKER_BUNDLE || !worker_is_artefact(name));
 }
 
 static bool is_copied(mode_t mode)

@@ -59,17 +59,6 @@ struct source {
 	char path[SOURCE_PATH_MAX + 1]; /* of the entry at hand, "" for the source itself */
 };
 
-bool source_is_artefact(const char *name)
-{
-	static const char *const names[] = {"node_modules", ".venv", "target", "dist",
-		"__pycache__", ".pytest_cache", ".next", ".git"};
-
-	for (size_t i = 0; i < ARRAY_LEN(names); i++)
-		if (str_eq(name, names[i]))
-			return true;
-	return false;
-}
-
 /* --- what goes wrong --- */
 
 static const char *shown_path(const struct source *s)
@@ -409,7 +398,7 @@ static int list_names(struct source *s, DIR *dir, struct names *l, struct err *e
 		if (!d)
 			break;
 		if (str_eq(d->d_name, ".") || str_eq(d->d_name, "..") ||
-			(s->j->kind == WORKER_LOCAL && source_is_artefact(d->d_name)))
+			(s->j->kind == WORKER_LOCAL && worker_is_artefact(d->d_name)))
 			continue;
 		if (++s->entries > SOURCE_ENTRIES_MAX)
 			return limit_error(s, "entries", SOURCE_ENTRIES_MAX, e);

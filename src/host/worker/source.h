@@ -37,10 +37,6 @@ struct source_job {
 int source_write(
 	const struct source_job *j, int *ret_fd, char digest[WORKER_DIGEST_LEN + 1], struct err *e);
 
-/* Names that belong to the host at any depth: the agent neither copies nor deletes them (its
- * sync.h has the same list). */
-bool source_is_artefact(const char *name);
-
 /* setup: format, base image, command. install: that digest, the command, names and contents of the
  * lock files at the root of a local source; path and digest for a bundle. A command that is NULL
  * counts like "". */

@@ -193,7 +193,7 @@ def a_source_that_is_swapped_all_the_time(t):
 def a_life(t):
     """W40, W41, W48, W52, W54, W56, W57"""
     with Compose(t) as c:
-        c.local("w", start="trap 'exit 0' TERM; echo up; while :; do sleep 0.1; done",
+        c.local("w", start="trap 'exit 0' TERM; echo ready; while :; do sleep 0.1; done",
                 scripts={"setup": "echo setting up; sleep 2", "install": "echo installing"})
         c.prepare("w")
         vm = c.start("w")
@@ -207,7 +207,7 @@ def a_life(t):
         refused(t, "S502", vm.vm_id, c.destroy)
         s = c.wait(vm, "running")
         t.equal((s["ended_at_ms"], s["exit_code"], s["signal"]), (None, None, None), "running")
-        c.wait_for_line(vm, "up")
+        c.wait_for_line(vm, "ready")
         t.check(abs(s["started_at_ms"] / 1000 - time.time()) < 3600, f"started_at_ms of {s}")
         refused(t, "S502", vm.vm_id, c.start, "w")
         for other in ((vm.vm_id, 0), (vm.vm_id, 2), ("wvm-" + "0" * 32, 1), ("../x", 1), ("", 1)):

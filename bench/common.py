@@ -213,6 +213,7 @@ class Bus:
         """Another worker with t::echo."""
         p = self.spawn([self.echo_worker()], {"III_URL": self.url})
         self.t.wait_for_output(p, b"ready\n")
+        return p
 
     def call(self, function, **members):
         return self.client.call(P + function, members)

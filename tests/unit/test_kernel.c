@@ -17,6 +17,7 @@
 #include "base/fd.h"
 #include "base/mem.h"
 #include "base/path.h"
+#include "base/str.h"
 #include "host/vm/kernel.h"
 #include "host/vm/lib.h"
 
@@ -231,15 +232,19 @@ static int count_entries(const char *dir)
 }
 
 /* The most memory this process ever had, counted from the last reset. */
-static size_t peak_kib(void)
+static uint32_t peak_kib(void)
 {
 	cleanup_free char *text = NULL;
-	const char *line;
+	char *line;
+	uint32_t kib;
 
 	assert_int_equal(fd_slurp_at(AT_FDCWD, "/proc/self/status", 65536, &text, NULL), 0);
 	line = strstr(text, "VmHWM:");
 	assert_non_null(line);
-	return (size_t)strtoul(line + strlen("VmHWM:"), NULL, 10);
+	line += strcspn(line, "0123456789");
+	line[strspn(line, "0123456789")] = '\0';
+	assert_int_equal(str_u32(line, &kib), 0);
+	return kib;
 }
 
 static void reset_peak(void)
@@ -258,7 +263,7 @@ static void test_real(void **state)
 	cleanup_free char *lib = NULL;
 	struct kernel a, b;
 	struct err e = ERR_INIT;
-	size_t before;
+	uint32_t before;
 	off_t size;
 	char link[64], target[256];
 	ssize_t n;

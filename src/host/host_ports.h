@@ -9,8 +9,8 @@
 #include "base/err.h"
 
 #define HOST_PORTS_ENV "III_SANDBOX_HOST_PORTS"
-#define HOST_PORTS_MAX 1024 /* more, ranges counted one by one, is a refused start of the daemon   \
-			     */
+/* More, ranges counted one by one, is a refused start of the daemon. */
+#define HOST_PORTS_MAX 1024
 
 struct host_ports {
 	uint16_t *ports; /* ascending, each once */

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "host/worker/record_priv.h"
 #include "host/worker/worker_priv.h"
 
 static struct boot *boot_new(

@@ -236,12 +236,15 @@ static bool is_dhcp(const struct packet *k)
 }
 
 static void judge_tcp(const struct netframe_policy *p, struct netframe_flows *flows,
-	const struct packet *k, enum place place, struct netframe_result *ret)
+	const struct packet *k, enum place place, const uint8_t *frame, struct netframe_result *ret)
 {
+	size_t len = (size_t)(k->l4 + k->l4_len - frame);
 	uint8_t flags = k->l4[13];
 
 	if (may_reach(p, place, PROTO_TCP, get16(k->l4 + 2))) {
 		ret->verdict = NETFRAME_PASS;
+		if (netframe_flow_hold(flows, k, tcp_payload(k), frame, len))
+			ret->verdict = NETFRAME_HOLD;
 		ret->payload = netframe_flow_tcp(flows, k, tcp_payload(k), flags);
 	} else if ((flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN) {
 		ret->verdict = NETFRAME_REFUSE;
@@ -291,7 +294,7 @@ static void judge_from_guest(const struct netframe_policy *p, struct netframe_fl
 	if (place == PLACE_NOWHERE)
 		return;
 	if (tcp_is_whole(&k))
-		judge_tcp(p, flows, &k, place, ret);
+		judge_tcp(p, flows, &k, place, frame, ret);
 	else if (udp_is_whole(&k))
 		judge_udp(p, flows, &k, place, ret);
 }
@@ -319,6 +322,7 @@ static void judge_to_guest(const struct netframe_policy *p, struct netframe_flow
 	if (tcp_is_whole(&k) && (k.l4[13] & (TCP_SYN | TCP_ACK)) != TCP_SYN) {
 		ret->verdict = NETFRAME_PASS;
 		ret->payload = netframe_flow_tcp(flows, &k, tcp_payload(&k), k.l4[13]);
+		netframe_flow_release(flows, &k, ret);
 	} else if (udp_is_whole(&k) && netframe_flow_udp_known(flows, &k)) {
 		ret->verdict = NETFRAME_PASS;
 		ret->payload = (uint32_t)(k.l4_len - UDP_LEN);

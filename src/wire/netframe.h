@@ -23,6 +23,11 @@
  * Refused means that the guest gets a TCP reset or an ICMP "port unreachable", so that a program
  * fails at once and does not wait.
  *
+ * One thing is made up for. Helpers (passt up to 2025 at least) take the end of a guest's stream, a
+ * segment with FIN and nothing else, for what it says although bytes before it have not arrived,
+ * and these are lost. So such a segment is held back until the helper has acknowledged all before
+ * it.
+ *
  * Payload is what counts as activity (sandbox contract §4): bytes of TCP that were not sent before,
  * bytes of UDP datagrams. A bare ACK has none; a keepalive probe is a byte that was sent before, or
  * no byte.
@@ -41,7 +46,7 @@
 /* Addresses of the host that can be told apart, of each family; with more the guest is cut off. */
 #define NETFRAME_HOSTS_MAX 1024
 
-#define NETFRAME_REPLY_MAX 128
+#define NETFRAME_REPLY_MAX 136 /* the longest frame of TCP headers too */
 
 struct netframe_policy {
 	struct guest_net net;
@@ -63,6 +68,7 @@ void netframe_policy_hosts(
 	struct netframe_policy *p, uint8_t (*v4)[4], size_t n4, uint8_t (*v6)[16], size_t n6);
 
 #define NETFRAME_TCP_SLOTS 1024
+#define NETFRAME_HELD_MAX  64 /* one more is dropped, and the guest sends it again */
 #define NETFRAME_UDP_SETS  512
 #define NETFRAME_UDP_WAYS  4
 
@@ -72,8 +78,18 @@ void netframe_policy_hosts(
 struct netframe_flows {
 	uint64_t seed;
 	struct netframe_tcp {
-		uint32_t key, next; /* number behind the last byte that was sent in a direction */
+		uint32_t key;
+		uint32_t next;	/* number behind the last byte that was sent in a direction */
+		uint32_t acked; /* of the guest's direction: what the helper has acknowledged */
+		bool heard;	/* acked is valid */
 	} tcp[NETFRAME_TCP_SLOTS];
+	struct netframe_held {
+		uint64_t flow; /* 0: free */
+		uint32_t seq;
+		size_t len;
+		uint8_t frame[NETFRAME_REPLY_MAX];
+	} held[NETFRAME_HELD_MAX];
+	size_t n_held;
 	uint64_t udp[NETFRAME_UDP_SETS][NETFRAME_UDP_WAYS]; /* the last used first */
 };
 
@@ -87,12 +103,14 @@ enum netframe_verdict {
 	NETFRAME_DROP,
 	NETFRAME_ANSWER, /* not passed; `reply` goes to the guest: the gateway's own address */
 	NETFRAME_REFUSE, /* not passed; `reply` goes to the guest: it must not go there */
+	NETFRAME_HOLD,	 /* not passed now */
 };
 
 struct netframe_result {
 	enum netframe_verdict verdict;
 	uint32_t payload; /* PASS: bytes that count */
-	size_t reply_len; /* ANSWER, REFUSE */
+	size_t reply_len; /* ANSWER, REFUSE; PASS to the guest: a frame that was held, for the
+			     helper */
 	uint8_t reply[NETFRAME_REPLY_MAX];
 };
 

@@ -71,6 +71,14 @@ void netframe_reply_reset(
 void netframe_reply_unreachable(
 	const struct netframe_policy *p, const struct packet *k, struct netframe_result *ret);
 
+/* Whether a segment of the guest's, which is `frame`, is held back. */
+bool netframe_flow_hold(struct netframe_flows *f, const struct packet *k, uint32_t payload,
+	const uint8_t *frame, size_t len);
+/* Takes note of what a segment to the guest acknowledges; a frame that has waited for it goes to
+ * `ret`. */
+void netframe_flow_release(
+	struct netframe_flows *f, const struct packet *k, struct netframe_result *ret);
+
 /* Bytes of a TCP segment that its sender has not sent before. */
 uint32_t netframe_flow_tcp(
 	struct netframe_flows *f, const struct packet *k, uint32_t payload, uint8_t flags);

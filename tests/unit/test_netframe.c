@@ -146,7 +146,7 @@ static struct frame datagram(const char *dst, uint16_t port)
 	return udp(true, strchr(dst, ':') ? GUEST6 : GUEST, dst, 40000, port, 5);
 }
 
-static struct netframe_result judge(enum netframe_dir dir, const struct frame *f)
+static struct netframe_result judge_any(enum netframe_dir dir, const struct frame *f)
 {
 	struct netframe_result r;
 	/* Of just that size, so that a sanitizer sees a byte too far. */
@@ -158,6 +158,13 @@ static struct netframe_result judge(enum netframe_dir dir, const struct frame *f
 	free(exact);
 	if (r.verdict != NETFRAME_PASS)
 		assert_int_equal(r.payload, 0);
+	return r;
+}
+
+static struct netframe_result judge(enum netframe_dir dir, const struct frame *f)
+{
+	struct netframe_result r = judge_any(dir, f);
+
 	assert_int_equal(
 		r.reply_len > 0, r.verdict == NETFRAME_ANSWER || r.verdict == NETFRAME_REFUSE);
 	return r;
@@ -813,6 +820,116 @@ static void test_payload_tcp(void **state)
 	assert_int_equal(sent(2, 1, TH_ACK), 1);
 }
 
+/* --- an end that comes before what it is the end of --- */
+
+static enum netframe_verdict out(uint32_t seq, size_t len, unsigned flags)
+{
+	struct frame f = tcp(true, GUEST, WORLD, (struct segment){40000, 443, seq, len, flags});
+
+	return judge(NETFRAME_FROM_GUEST, &f).verdict;
+}
+
+/* An acknowledgement by the helper; the frame that it lets go. */
+static struct netframe_result acked(uint16_t port, uint32_t ack, unsigned flags)
+{
+	struct frame f = tcp(false, WORLD, GUEST, (struct segment){443, port, 1, 0, flags});
+	struct netframe_result r;
+
+	ack = htonl(ack);
+	memcpy(f.data + 34 + 8, &ack, 4);
+	r = judge_any(NETFRAME_TO_GUEST, &f);
+	assert_int_equal(r.verdict, NETFRAME_PASS);
+	return r;
+}
+
+static void open_connection(void)
+{
+	assert_int_equal(out(0xfffffffd, 0, TH_SYN), NETFRAME_PASS);
+	assert_int_equal(acked(40000, 0xfffffffe, TH_SYN | TH_ACK).reply_len, 0);
+	assert_int_equal(out(0xfffffffe, 10, TH_ACK), NETFRAME_PASS);
+}
+
+static void test_early_end(void **state)
+{
+	struct segment s = {40000, 443, 8, 0, TH_FIN | TH_ACK};
+	struct frame fin = tcp(true, GUEST, WORLD, s);
+	struct netframe_result r;
+
+	(void)state;
+	open_connection();
+	assert_int_equal(out(8, 0, TH_FIN | TH_ACK), NETFRAME_HOLD);
+	assert_int_equal(acked(40000, 7, TH_ACK).reply_len, 0);
+	assert_int_equal(acked(40001, 8, TH_ACK).reply_len, 0);	 /* another connection */
+	assert_int_equal(acked(40000, 8, TH_PUSH).reply_len, 0); /* no ACK */
+	/* Sent once more while it waits: it is let go once. */
+	assert_int_equal(out(8, 0, TH_FIN | TH_ACK), NETFRAME_HOLD);
+	assert_int_equal(flows.n_held, 1);
+	r = acked(40000, 8, TH_ACK);
+	assert_int_equal(r.reply_len, fin.len);
+	assert_memory_equal(r.reply, fin.data, fin.len);
+	assert_int_equal(acked(40000, 8, TH_ACK).reply_len, 0);
+	assert_int_equal(flows.n_held, 0);
+	/* From there on it passes. */
+	assert_int_equal(out(8, 0, TH_FIN | TH_ACK), NETFRAME_PASS);
+}
+
+static void test_end_in_time(void **state)
+{
+	(void)state;
+	open_connection();
+	acked(40000, 8, TH_ACK);
+	assert_int_equal(out(8, 0, TH_FIN | TH_ACK), NETFRAME_PASS);
+	/* An old acknowledgement takes nothing back. */
+	acked(40000, 0xffffffff, TH_ACK);
+	assert_int_equal(out(8, 0, TH_FIN | TH_ACK), NETFRAME_PASS);
+	/* With bytes in it the helper looks at the numbers itself. */
+	open_connection();
+	assert_int_equal(out(8, 5, TH_FIN | TH_ACK), NETFRAME_PASS);
+	/* A connection that nothing is known of. */
+	memset(&flows, 0, sizeof(flows));
+	assert_int_equal(out(8, 0, TH_FIN | TH_ACK), NETFRAME_PASS);
+}
+
+static void test_early_end_given_up(void **state)
+{
+	(void)state;
+	open_connection();
+	assert_int_equal(out(8, 0, TH_FIN | TH_ACK), NETFRAME_HOLD);
+	assert_int_equal(out(8, 0, TH_RST), NETFRAME_PASS);
+	assert_int_equal(flows.n_held, 0);
+	open_connection();
+	assert_int_equal(out(8, 0, TH_FIN | TH_ACK), NETFRAME_HOLD);
+	open_connection(); /* the same addresses anew */
+	assert_int_equal(flows.n_held, 0);
+	assert_int_equal(out(8, 0, TH_FIN | TH_ACK), NETFRAME_HOLD);
+	acked(40000, 0, TH_RST);
+	assert_int_equal(flows.n_held, 0);
+}
+
+static void test_many_early_ends(void **state)
+{
+	int let_go = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < 4 * NETFRAME_HELD_MAX; i++) {
+		struct segment s = {(uint16_t)(1000 + i), 443, 0, 0, TH_SYN};
+		struct frame f = tcp(true, GUEST, WORLD, s);
+
+		judge(NETFRAME_FROM_GUEST, &f);
+		acked(s.from, 1, TH_SYN | TH_ACK);
+		s = (struct segment){s.from, 443, 100, 0, TH_FIN | TH_ACK};
+		f = tcp(true, GUEST, WORLD, s);
+		/* Also where there is no room for it: the guest sends it again. */
+		assert_int_equal(judge(NETFRAME_FROM_GUEST, &f).verdict, NETFRAME_HOLD);
+		assert_int_equal(flows.n_held, i < NETFRAME_HELD_MAX ? i + 1 : NETFRAME_HELD_MAX);
+	}
+	for (unsigned i = 0; i < 4 * NETFRAME_HELD_MAX; i++)
+		let_go += acked((uint16_t)(1000 + i), 100, TH_ACK).reply_len > 0;
+	/* But for a few connections that were forgotten meanwhile. */
+	assert_in_range(let_go, NETFRAME_HELD_MAX / 2, NETFRAME_HELD_MAX);
+	assert_int_equal(flows.n_held, NETFRAME_HELD_MAX - let_go);
+}
+
 static void test_payload_udp(void **state)
 {
 	(void)state;
@@ -844,6 +961,10 @@ int main(void)
 		cmocka_unit_test_setup(test_udp_inbound, setup),
 		cmocka_unit_test_setup(test_udp_many, setup),
 		cmocka_unit_test_setup(test_payload_tcp, setup),
+		cmocka_unit_test_setup(test_early_end, setup),
+		cmocka_unit_test_setup(test_end_in_time, setup),
+		cmocka_unit_test_setup(test_early_end_given_up, setup),
+		cmocka_unit_test_setup(test_many_early_ends, setup),
 		cmocka_unit_test_setup(test_payload_udp, setup),
 	};
 

@@ -89,7 +89,8 @@ static bool has_room(const struct net_lane *l)
 
 /* --- judging --- */
 
-/* Puts an answer between what waits for the guest and what has only begun to come. */
+/* Puts a frame between what waits and what has only begun to come. One that finds no room is as if
+ * the network had lost it. */
 static void insert(struct net_lane *l, const uint8_t *frame, size_t len)
 {
 	size_t need = NET_RELAY_HDR + len, raw = l->in_end - l->in_at;
@@ -156,7 +157,8 @@ static int sift(struct net_relay *r, struct net_lane *l, enum netframe_dir dir, 
 		}
 		l->in_at += size;
 		if (res.reply_len)
-			insert(&r->to_vmm, res.reply, res.reply_len);
+			insert(dir == NETFRAME_FROM_GUEST ? &r->to_vmm : &r->to_helper, res.reply,
+				res.reply_len);
 	}
 	return 0;
 }

@@ -284,8 +284,6 @@ static void what_cannot_be_decoded_is_dropped(void **state)
 		"{\"type\":\"invokefunction\",\"invocation_id\":\"no "
 		"uuid\",\"function_id\":\"t::f\","
 		"\"data\":1}",
-		"{\"type\":\"invokefunction\",\"invocation_id\":\"" U1
-		"\",\"function_id\":\"t::f\",\"data\":\"\\ud800\"}",
 		"{\"type\":\"invocationresult\",\"invocation_id\":\"" U1
 		"\",\"error\":{\"code\":1,\"message\":2}}",
 		"{\"type\":\"invocationresult\",\"invocation_id\":\"" U2 "\",\"result\":1}",
@@ -296,6 +294,29 @@ static void what_cannot_be_decoded_is_dropped(void **state)
 	for (size_t i = 0; i < ARRAY_LEN(junk); i++)
 		raw_send(&c, junk[i]);
 	raw_sync(&c);
+	raw_sync(&s);
+	raw_done(&s);
+	raw_done(&c);
+}
+
+static void a_call_that_cannot_be_decoded_is_answered(void **state)
+{
+	struct raw s, c;
+
+	two(state, &s, &c);
+	raw_send(&c, "{\"type\":\"invokefunction\",\"invocation_id\":\"" U1
+		     "\",\"function_id\":\"t::f\",\"data\":{\"n\":18446744073709551616}}");
+	raw_expect_with(&c, "\"code\":\"invocation_error\"");
+	raw_send(&c, "{\"type\":\"invokefunction\",\"invocation_id\":\"" U1
+		     "\",\"function_id\":\"t::f\",\"data\":\"\\ud800\"}");
+	raw_expect_with(&c, "\"code\":\"invocation_error\"");
+	/* And so is the caller whose answer is broken. */
+	raw_send(&c, "{\"type\":\"invokefunction\",\"invocation_id\":\"" U1
+		     "\",\"function_id\":\"t::f\",\"data\":1}");
+	free(raw_next(&s));
+	raw_send(&s, "{\"type\":\"invocationresult\",\"invocation_id\":\"" U1
+		     "\",\"result\":18446744073709551616}");
+	raw_expect_with(&c, "cannot be decoded");
 	raw_sync(&s);
 	raw_done(&s);
 	raw_done(&c);
@@ -594,6 +615,7 @@ int main(void)
 		T(nulls_are_left_out_and_errors_forwarded),
 		T(void_calls_get_an_id_and_no_answer),
 		T(what_cannot_be_decoded_is_dropped),
+		T(a_call_that_cannot_be_decoded_is_answered),
 		T(an_id_in_use_is_refused_and_answers_come_from_the_asked),
 		T(errors_of_the_engine_have_its_codes),
 		T(functions_wait_for_their_namespace),

@@ -482,6 +482,32 @@ static void on_message(struct engine_worker *w, struct bus_msg *m)
 	}
 }
 
+/* Nobody waits for ever for what was lost with it, if its id can still be read. */
+static void on_broken(struct engine_worker *w, const struct err *why)
+{
+	struct bus_salvage s;
+	struct engine_call *c;
+
+	bus_salvage((const char *)w->in.data, w->in.len, &s);
+	log_warn("engine: a message cannot be decoded", "worker=%s invocation=%s why=%s", w->id,
+		log_quote(s.invocation_id), log_quote(why->text));
+	if (!is_uuid(s.invocation_id))
+		return;
+	c = find_call(w->engine, s.invocation_id);
+	if (s.type == BUS_INVOKE && !c) {
+		engine_send(w, bus_new_error(s.invocation_id, s.function_id, "invocation_error",
+				       why->text, NULL));
+	} else if (s.type == BUS_RESULT && c && c->executor == w) {
+		if (c->caller)
+			engine_send(
+				c->caller, bus_new_error(c->id, c->function_id, "invocation_error",
+						   "the answer cannot be decoded", NULL));
+		c = find_call(w->engine, s.invocation_id);
+		if (c && c->executor == w)
+			call_free(w->engine, c);
+	}
+}
+
 static void on_worker_data(
 	struct ws *ws, const uint8_t *data, size_t len, unsigned flags, void *user)
 {
@@ -502,8 +528,7 @@ static void on_worker_data(
 	if (!(flags & WS_LAST) || w->in.len == 0)
 		return;
 	if (bus_decode((const char *)w->in.data, w->in.len, &m, &e) < 0) {
-		log_warn("engine: a message cannot be decoded and is dropped", "worker=%s why=%s",
-			w->id, log_quote(e.text));
+		on_broken(w, &e);
 	} else {
 		on_message(w, &m);
 		bus_msg_done(&m);

@@ -103,7 +103,7 @@ def an_end_that_the_full_disk_did_not_take_stays_told(t):
         t.equal(c.status(second)["state"], "exited", "state of the boot after it")
 
 
-@case(per_backend=True, guard_s=400)
+@case(per_backend=True, smoke=True, guard_s=400)
 def a_minute(t):
     chaos(t, shared_out(60)[t.backend])
 

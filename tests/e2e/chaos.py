@@ -8,10 +8,11 @@ import time
 import harness
 from compose import VM, iii
 from follower import Follower
-from harness import diagnose, memory_kib, wait_until
+from harness import SMOKE, diagnose, memory_kib, wait_until
 
 KEYS = 4
-DAEMON_GROWTH_KIB = 24 * 1024  # above its size at the first rest
+# The daemon above its size at the first rest. A sanitizer keeps freed memory for a while.
+DAEMON_GROWTH_KIB = 24 * 1024 if not SMOKE else 512 * 1024
 SETTLE_S = 15                  # a guard, as all times here: what has not happened then never will
 ORDER = {"preparing": 0, "running": 1, "exited": 2, "stopped": 2}
 ENDED = ("exited", "stopped")
@@ -152,7 +153,7 @@ class Chaos:
         diagnose(f"{self.steps} steps; " + ", ".join(f"{k} {n}" for k, n in sorted(self.counts.items()))
                  + f"; daemon {self.floor_kib} to {self.peak_kib} KiB")
         wanted = ("started", "running", "exited", "stopped", "S502", "journal")
-        for what in wanted if seconds >= 40 else wanted[:2]:
+        for what in wanted if seconds >= 40 else wanted[:1]:
             self.t.check(self.counts.get(what), f"{what} happened")
 
     # --- what was told ---

@@ -40,7 +40,8 @@ class Server:
     """Calls `serve` with each connection (TCP) or answers each datagram with `echo:` and itself."""
 
     def __init__(self, serve=None, host="", kind=socket.SOCK_STREAM, port=0):
-        family = socket.AF_INET if "." in host else socket.AF_INET6
+        both = not host and socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both or ":" in host else socket.AF_INET
         self.socket = socket.socket(family, kind)
         if family == socket.AF_INET6:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -170,7 +171,7 @@ def names_are_resolved_by_the_host(t):
     """A resolver of our own is the host's: in a mount namespace, on the loopback."""
     path = os.path.join(t.scratch, "resolv.conf")
     with open(path, "w", encoding="utf-8") as f:
-        f.write("nameserver 127.0.0.53\n")
+        f.write("nameserver 127.0.0.77\n")
 
     def answer(sock):
         while True:
@@ -190,9 +191,9 @@ def names_are_resolved_by_the_host(t):
     asked = []
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
-        sock.bind(("127.0.0.53", 53))
+        sock.bind(("127.0.0.77", 53))
     except OSError as e:
-        t.skip(f"port 53 of 127.0.0.53 is not for us: {e}")
+        t.skip(f"port 53 of 127.0.0.77 is not for us: {e}")
     thread = threading.Thread(target=answer, args=(sock,), daemon=True)
     thread.start()
     code = PRELUDE + """
@@ -202,7 +203,7 @@ done([socket.gethostbyname("worker.example"), socket.gethostbyname("host.iii.int
     r = t.command([*apart, "sh", "-c", f"mount --bind {path} /etc/resolv.conf && exec \"$@\"", "sh",
                    os.path.join(BUILD, "tests/e2e/vm_client"), "--image", use_python_image(),
                    "--vmm", t.backend, "--network", ""], stdin=op.encode())
-    sock.sendto(b"stop", ("127.0.0.53", 53))
+    sock.sendto(b"stop", ("127.0.0.77", 53))
     thread.join(10)
     sock.close()
     t.equal(r.status, 0, "exit status")

@@ -5,12 +5,14 @@
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <poll.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -232,6 +234,65 @@ static void test_hosts(void **state)
 	net_hosts_close(h);
 	free(h);
 	free(p);
+}
+
+/* Gives lo an address; the kernel takes the one from before away. */
+static bool set_address(const char *text)
+{
+	struct ifreq r = {.ifr_name = "lo"};
+	struct sockaddr_in a = {.sin_family = AF_INET};
+	cleanup_fd int s = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	inet_pton(AF_INET, text, &a.sin_addr);
+	memcpy(&r.ifr_addr, &a, sizeof(a));
+	return s >= 0 && ioctl(s, SIOCSIFADDR, &r) == 0;
+}
+
+/* Until the host's only IPv4 address is this one. */
+static bool follows(struct net_hosts *h, struct netframe_policy *p, const char *text)
+{
+	uint8_t want[4];
+
+	inet_pton(AF_INET, text, want);
+	while (p->n_hosts4 != 1 || memcmp(p->hosts4[0], want, 4) != 0) {
+		struct pollfd f = {.fd = h->fd, .events = POLLIN};
+
+		if (poll(&f, 1, 60000) != 1 || net_hosts_read(h, p, NULL) < 0)
+			return false;
+	}
+	return true;
+}
+
+/* 0: all was as it should be; 77: there is no network namespace to be had. */
+static int change_addresses(void)
+{
+	static struct net_hosts h;
+	static struct netframe_policy p;
+
+	if (unshare(CLONE_NEWUSER | CLONE_NEWNET) < 0)
+		return 77;
+	netframe_policy_init(&p, false);
+	if (net_hosts_open(&h, &p, NULL) < 0 || p.n_hosts4 != 0)
+		return 1;
+	if (!set_address("10.77.0.1") || !follows(&h, &p, "10.77.0.1"))
+		return 2;
+	return set_address("10.77.0.2") && follows(&h, &p, "10.77.0.2") ? 0 : 3;
+}
+
+static void test_hosts_change(void **state)
+{
+	pid_t pid = fork();
+	int status;
+
+	(void)state;
+	if (pid == 0)
+		_exit(change_addresses());
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 77) {
+		print_message("skipped: this host refuses to confine by net\n");
+		skip();
+	}
+	assert_int_equal(status, 0);
 }
 
 /* --- the relay --- */
@@ -590,6 +651,7 @@ int main(void)
 		cmocka_unit_test(test_passt_args),
 		cmocka_unit_test(test_page),
 		cmocka_unit_test(test_hosts),
+		cmocka_unit_test(test_hosts_change),
 		cmocka_unit_test_setup_teardown(test_relay_passes, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_relay_pieces, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_relay_refuses, setup, teardown),

@@ -185,6 +185,28 @@ static void test_shutdown_again(void **state)
 	}
 }
 
+static void then_ask(struct run *r)
+{
+	vm_shutdown(r->vm, 100);
+}
+
+/* What is left of the grace is the guest's; then it has the time to sync. */
+static void test_grace(void **state)
+{
+	struct run r = {.then = then_ask};
+	char text[256] = "";
+	cleanup_fd int upper = file_of("upper.ext4", "\0", 1, O_RDWR);
+
+	(void)state;
+	init_logs(&r);
+	assert_int_equal(start_with(&r, &steady, "saves_late", upper, 0, NULL), 0);
+	finish(&r);
+	expect(&r, VM_END_CLEAN, 0, 0, "powered off");
+	assert_true(fd_pread_full(upper, text, sizeof(text) - 1, 0) > 0);
+	assert_string_equal(text, "{\"cmd\":\"shutdown\",\"grace_ms\":75}");
+	free_logs(&r);
+}
+
 /* --- the log --- */
 
 /* All lines of `every` numbers, in order, with `last` behind them. */
@@ -365,7 +387,7 @@ static void expect_saved(int fd)
 
 	assert_true(fd_pread_full(fd, text, sizeof(text) - 1, 0) > 0);
 	snprintf(want, sizeof(want), "{\"cmd\":\"shutdown\",\"grace_ms\":%d}",
-		BOOT_ORPHAN_MS - BOOT_ORPHAN_MS / BOOT_GRACE_KEPT);
+		BOOT_ORPHAN_MS - BOOT_GRACE_KEPT_MS);
 	assert_string_equal(text, want);
 }
 
@@ -487,6 +509,7 @@ int main(int argc, char **argv)
 		WORKER_TEST(test_attribution),
 		WORKER_TEST(test_boot_lost),
 		WORKER_TEST(test_shutdown_again),
+		WORKER_TEST(test_grace),
 		WORKER_TEST(test_log_is_whole),
 		WORKER_TEST(test_log_nobody_reads),
 		WORKER_TEST(test_log_frames),

@@ -463,11 +463,34 @@ static void a_vm_that_does_not_die(void **state)
 	wait_for(r, &s.calls, 1);
 	assert_string_equal(s.why.code, "S504");
 	assert_int_equal(state_of(r, &a), WORKER_RUNNING);
-	stop(r, &a, 0, &late);
+	stop(r, &a, 60000, &late);
 	assert_int_equal(late.calls, 0);
+	wait_for(r, &late.calls, 1);
+	assert_string_equal(late.why.code, "S504");
+	stop(r, &a, 0, &late);
 	vm_ends(VM_END_STOPPED, -1);
 	wait_for(r, &late.calls, 1);
+	assert_string_equal(late.why.text, "");
 	assert_int_equal(late.boot.state, WORKER_STOPPED);
+}
+
+/* The daemon ends all the same. */
+static void a_close_after_a_vm_that_does_not_die(void **state)
+{
+	struct rig *r = *state;
+	struct answer a, s;
+
+	boot(r, &a);
+	stop(r, &a, 0, &s);
+	wait_for(r, &s.calls, 1);
+	assert_string_equal(s.why.code, "S504");
+	workers_close(r->w, on_closed, r);
+	wait_for(r, &r->closed, 1);
+	assert_null(fake.vm);
+	workers_free(r->w);
+	images_close(r->images, on_closed, r);
+	wait_for(r, &r->closed, 2);
+	rig_open(r);
 }
 
 static void failures_have_a_number(void **state)
@@ -553,6 +576,7 @@ int main(void)
 		WITH_RIG(a_stop_while_the_image_is_fetched),
 		WITH_RIG(stops_share_the_end),
 		WITH_RIG(a_vm_that_does_not_die),
+		WITH_RIG(a_close_after_a_vm_that_does_not_die),
 		WITH_RIG(failures_have_a_number),
 		WITH_RIG(a_restart_knows_them),
 		cmocka_unit_test(attribution),

@@ -105,7 +105,7 @@ UNUSED static void vmm_good(const struct plan *p, const struct vmm_ends *ends)
 	hear(ends->control, text, sizeof(text));
 	/* What the guest is given is less than what it is killed after. */
 	snprintf(want, sizeof(want), "{\"cmd\":\"shutdown\",\"grace_ms\":%d}",
-		GUARD_MS - GUARD_MS / BOOT_GRACE_KEPT);
+		GUARD_MS - BOOT_GRACE_KEPT_MS);
 	if (!str_eq(text, want))
 		_exit(95);
 	leave(ends, "7");
@@ -275,6 +275,19 @@ UNUSED static void vmm_saves(const struct plan *p, const struct vmm_ends *ends)
 	leave(ends, "0");
 }
 
+/* The same of one whose disk is slow. */
+UNUSED static void vmm_saves_late(const struct plan *p, const struct vmm_ends *ends)
+{
+	char text[256];
+
+	say(ends->control, READY);
+	hear(ends->control, text, sizeof(text));
+	poll(NULL, 0, 400);
+	if (fd_pwrite_all(p->disks[2].fd, text, sizeof(text), 0) < 0)
+		_exit(91);
+	leave(ends, "0");
+}
+
 /* Says numbered lines on both streams until nobody listens any more, or all are said. */
 UNUSED static void vmm_counts(const struct plan *p, const struct vmm_ends *ends)
 {
@@ -423,6 +436,7 @@ static const struct {
 	{"phase_early", vmm_phase_early},
 	{"says_exit", vmm_says_exit},
 	{"saves", vmm_saves},
+	{"saves_late", vmm_saves_late},
 	{"counts", vmm_counts},
 };
 

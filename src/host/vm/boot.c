@@ -15,7 +15,7 @@
  *
  * When the daemon dies, the control socket is at its end. A VM that keeps nothing is killed then
  * (PR_SET_PDEATHSIG sees to it as well); the guest of one with a kept disk is asked to sync first,
- * for BOOT_ORPHAN_MS at most, and that signal is one that can be caught.
+ * within BOOT_ORPHAN_MS, and that signal is one that can be caught.
  *
  * Under qemu the kernel may die before its first process, which is no fault of the guest (vmm.md
  * §7): such a boot is repeated once. It must not have begun to read iii.env, which the agent does
@@ -56,7 +56,7 @@
 #define DRAIN_MAX  64 /* chunks read of a dead VMM's pipes: more than a pipe holds */
 
 /* Within the daemon's patience after a kill (vm.c); what does not fit then is lost with it. */
-#define LOG_DRAIN_MS 3000
+#define LOG_DRAIN_MS 1500
 
 #define ORPHAN_SIGNAL SIGHUP
 
@@ -180,8 +180,8 @@ static void tell_guest(struct boot *b, const char *line)
 
 static void tell_guest_shutdown(struct boot *b, uint32_t grace_ms)
 {
-	struct control_cmd c = {
-		.kind = CONTROL_CMD_SHUTDOWN, .grace_ms = grace_ms - grace_ms / BOOT_GRACE_KEPT};
+	uint32_t kept_ms = MIN(grace_ms / 4, (uint32_t)BOOT_GRACE_KEPT_MS);
+	struct control_cmd c = {.kind = CONTROL_CMD_SHUTDOWN, .grace_ms = grace_ms - kept_ms};
 	cleanup_buf struct buf line;
 
 	buf_init(&line, CONTROL_GUEST_LINE_MAX);
@@ -192,7 +192,7 @@ static void tell_guest_shutdown(struct boot *b, uint32_t grace_ms)
 /* Also once more, with less patience. */
 static void shut_down(struct boot *b, uint32_t grace_ms)
 {
-	int64_t until = now_ms() + grace_ms;
+	int64_t until = now_ms() + grace_ms + VM_LEAVE_MS;
 
 	if (b->phase == PHASE_RUNNING)
 		b->phase = PHASE_STOPPING;

@@ -12,11 +12,10 @@
 
 #define BOOT_ENTRY "__vm-boot" /* argv[1] of such a process; argv[2] is a label for `ps` */
 
-#define BOOT_GRACE_KEPT                                                                            \
-	4 /* so much of a shutdown's grace is for the guest's sync and its leave                   \
-	   */
-#define BOOT_ORPHAN_MS	  1000	/* for a guest with a kept disk whose daemon has died */
-#define BOOT_POWER_OFF_MS 30000 /* the guest said it would leave and has not: it is killed */
+/* Kept of a shutdown's grace for the way there and back: so much, a quarter at most. */
+#define BOOT_GRACE_KEPT_MS 250
+#define BOOT_ORPHAN_MS	   1000	 /* grace of a guest with a kept disk whose daemon has died */
+#define BOOT_POWER_OFF_MS  30000 /* the guest said it would leave and has not: it is killed */
 
 /* main() of such a process; returns its exit status. */
 int vm_boot_main(int argc, char **argv);

@@ -39,7 +39,6 @@
 #include "host/vm/qemu.h"
 
 #define BOOT_LATE_MS  10000 /* after the supervisor's own deadline */
-#define KILL_LATE_MS  5000
 #define LIFE_GRACE_MS 5000
 #define LOG_FD	      (PLAN_FD_END - 1) /* in the supervisor */
 #define NET_PAGE_FD   (PLAN_FD_END - 2) /* likewise */
@@ -225,7 +224,7 @@ static int on_line(char *line, size_t len, void *user)
 	} else if (ev.kind == CONTROL_EVENT_EXITED) {
 		vm->exited = ev;
 		vm->reported = true;
-		set_alarm(vm, KILL_LATE_MS);
+		set_alarm(vm, VM_KILL_LATE_MS);
 	} else if (ev.kind == CONTROL_EVENT_READY && vm->state == VM_STARTING) {
 		uv_timer_stop(&vm->timer);
 		set_state(vm, VM_READY);
@@ -262,7 +261,7 @@ static void on_control(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
 	if (n == UV_EPROTO && !vm->gone)
 		uv_process_kill(&vm->boot, SIGKILL);
 	else
-		set_alarm(vm, KILL_LATE_MS);
+		set_alarm(vm, VM_KILL_LATE_MS);
 	maybe_ended(vm);
 }
 
@@ -647,8 +646,10 @@ int vm_pid(const struct vm *vm)
 void vm_shutdown(struct vm *vm, uint32_t grace_ms)
 {
 	struct control_cmd c = {.kind = CONTROL_CMD_SHUTDOWN, .grace_ms = grace_ms};
-	uint64_t late_ms = (uint64_t)grace_ms + KILL_LATE_MS;
+	uint64_t late_ms = (uint64_t)grace_ms + VM_LEAVE_MS + VM_KILL_LATE_MS;
 
+	if (vm->kill_asked)
+		return;
 	if (vm->state == VM_READY)
 		set_state(vm, VM_STOPPING);
 	else if (vm->state != VM_STOPPING || uv_timer_get_due_in(&vm->timer) <= late_ms)
@@ -665,7 +666,7 @@ void vm_kill(struct vm *vm)
 		return;
 	vm->kill_asked = true;
 	send_cmd(vm, &c);
-	set_alarm(vm, KILL_LATE_MS);
+	set_alarm(vm, VM_KILL_LATE_MS);
 }
 
 void vm_free(struct vm *vm)

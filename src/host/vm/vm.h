@@ -29,10 +29,14 @@
 #include "wire/worker.h"
 
 #define VM_BOOT_TIMEOUT_MS 30000 /* no agent after this: the VM is killed and reported (S300) */
-#define VM_CONSOLE_TAIL	   4096	 /* bytes of console kept for reports … */
-#define VM_CONSOLE_LINES   32	 /* … and lines shown of them */
-#define VM_VCPUS_MAX	   64
-#define VM_MEM_MIB_MIN	   64
+/* After the grace of a shutdown, for the guest to write its disks; then it is killed. */
+#define VM_LEAVE_MS	1500
+#define VM_KILL_LATE_MS 2000  /* a supervisor that has not done what it was told is killed itself  \
+			       */
+#define VM_CONSOLE_TAIL	 4096 /* bytes of console kept for reports … */
+#define VM_CONSOLE_LINES 32   /* … and lines shown of them */
+#define VM_VCPUS_MAX	 64
+#define VM_MEM_MIB_MIN	 64
 
 struct vm;
 
@@ -139,10 +143,11 @@ int vm_pid(const struct vm *vm);
 /* CLOCK_MONOTONIC in ms when payload last went over the guest's network; 0: never, or none. */
 uint64_t vm_net_active_ms(const struct vm *vm);
 
-/* Asks the agent to sync and power off; after grace_ms the VM is killed. on_exit follows. A second
- * call can only shorten the grace. */
+/* Asks the agent to end its programs within grace_ms, sync and power off; VM_LEAVE_MS later the VM
+ * is killed. on_exit follows. A second call can only shorten the grace. */
 void vm_shutdown(struct vm *vm, uint32_t grace_ms);
-/* Ends the VM at once. on_exit follows. */
+/* Ends the VM at once; a supervisor that does not do it is killed itself, soon after. on_exit
+ * follows. */
 void vm_kill(struct vm *vm);
 /* Forgets the VM; kills it first if it still runs. NULL allowed. */
 void vm_free(struct vm *vm);

@@ -83,7 +83,7 @@ void workers_status(
 	struct workers *w, const char *vm_id, uint64_t instance, struct worker_boot *ret);
 
 #define WORKERS_GRACE_MAX_MS (24 * 3600 * 1000) /* a longer grace counts as this one */
-#define WORKERS_KILL_MS	     5000 /* a VM that is still there so long after its kill is S504 */
+#define WORKERS_KILL_MS	     5000 /* a VM that is still there so long after its grace is S504 */
 /* why: S504 when the VM could not be ended; else NULL and the boot's final status. */
 typedef void (*workers_stopped)(const struct worker_boot *b, const struct err *why, void *user);
 void workers_stop(struct workers *w, const char *vm_id, uint64_t instance, uint64_t grace_ms,

@@ -3,7 +3,8 @@
  * A stop before the VM exists breaks the work off; while it boots, nothing of the worker has run
  * yet and the VM is killed; afterwards the guest is asked to end within the grace. One timer stands
  * behind the grace (then: kill) and then behind the kill (then: S504). Any number of stops wait for
- * the same end; only an earlier deadline changes anything.
+ * the same end; only an earlier deadline changes anything. After an S504 the next stop, or the end
+ * of the daemon, kills and waits once more.
  */
 #include <assert.h>
 #include <errno.h>
@@ -16,6 +17,9 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "host/worker/worker_priv.h"
+
+/* Whatever ends a VM has had its time before a stop gives it up. */
+static_assert(VM_LEAVE_MS + VM_KILL_LATE_MS < WORKERS_KILL_MS, "stop gives up too early");
 
 /* --- the end of a VM --- */
 
@@ -80,8 +84,8 @@ static void on_give_up(uv_timer_t *t)
 
 	err_set(&e, "S504", ETIMEDOUT,
 		"worker VM %s (instance %" PRIu64
-		") is still there %d ms after it was killed; look "
-		"for its processes on the host",
+		") was killed and is still there %d ms after the end of its grace; look for its "
+		"processes on the host",
 		b->vm_id, b->instance, WORKERS_KILL_MS);
 	log_error("a worker VM cannot be killed", "vm=%s instance=%" PRIu64 " pid=%d", b->vm_id,
 		b->instance, vm_pid(b->vmm));
@@ -103,8 +107,16 @@ static void on_give_up(uv_timer_t *t)
 
 static void kill_now(struct boot *b)
 {
+	uint64_t until = b->deadline_ms + WORKERS_KILL_MS, now = uv_now(b->w->loop);
+
 	vm_kill(b->vmm);
-	uv_timer_start(&b->timer, on_give_up, WORKERS_KILL_MS, 0);
+	uv_timer_start(&b->timer, on_give_up, until > now ? until - now : 0, 0);
+}
+
+/* Killed in vain, and told so. */
+static bool gave_up(const struct boot *b)
+{
+	return b->vmm && b->stopping && !uv_is_active((const uv_handle_t *)&b->timer);
 }
 
 static void on_deadline(uv_timer_t *t)
@@ -119,7 +131,7 @@ static void stop_running(struct boot *b, uint64_t grace_ms)
 		return;
 	}
 	vm_shutdown(b->vmm, (uint32_t)grace_ms);
-	uv_timer_start(&b->timer, on_deadline, grace_ms, 0);
+	uv_timer_start(&b->timer, on_deadline, grace_ms + VM_LEAVE_MS, 0);
 }
 
 void boot_stop(struct boot *b, uint64_t grace_ms)
@@ -131,6 +143,11 @@ void boot_stop(struct boot *b, uint64_t grace_ms)
 	grace_ms = MIN(grace_ms, (uint64_t)WORKERS_GRACE_MAX_MS);
 	uv_update_time(b->w->loop);
 	deadline = uv_now(b->w->loop) + grace_ms;
+	if (gave_up(b)) {
+		b->deadline_ms = uv_now(b->w->loop);
+		kill_now(b);
+		return;
+	}
 	if (b->step == BOOT_ENDING || (!first && deadline >= b->deadline_ms))
 		return;
 	b->stopping = true;

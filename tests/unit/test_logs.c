@@ -44,7 +44,7 @@ static int setup(void **state)
 	if (!mkdtemp(root))
 		return -1;
 	f.dir = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (logs_open(f.dir, 1, &f.l, &e) < 0 || logs_restart(f.l, 1, &e) < 0)
+	if (logs_create(f.dir, 1, &f.l, &e) < 0)
 		return -1;
 	*state = &f;
 	return 0;
@@ -57,6 +57,17 @@ static int teardown(void **state)
 	logs_free(f->l);
 	fd_close(&f->dir);
 	return path_remove_at(AT_FDCWD, root);
+}
+
+/* The log of another boot. */
+static void recreate(struct fixture *f, uint64_t instance)
+{
+	struct err e = ERR_INIT;
+
+	logs_free(f->l);
+	f->l = NULL;
+	if (logs_create(f->dir, instance, &f->l, &e) < 0)
+		fail_msg("%s", e.text);
 }
 
 /* As after a restart of the daemon. */
@@ -281,7 +292,6 @@ static void test_follow(void **state) /* W102, W106 */
 	struct fixture *f = *state;
 	struct logs_reader *r;
 	struct rec rec = {0};
-	struct err e = ERR_INIT;
 	int wakes = 0;
 
 	r = logs_reader_new(f->l, 0, true, count_wake, &wakes);
@@ -311,10 +321,11 @@ static void test_follow(void **state) /* W102, W106 */
 	/* On a boot that has ended, following is no waiting. */
 	r = logs_reader_new(f->l, 0, true, count_wake, &wakes);
 	check_next(r, "early");
-	assert_int_equal(logs_restart(f->l, 2, &e), 0);
-	add(f, "of the next boot\n");
+	logs_retire(f->l);
 	check_end(r, -ENODATA);
 	logs_reader_free(r);
+	recreate(f, 2);
+	add(f, "of the next boot\n");
 	check_first(f, 0, "of the next boot");
 }
 
@@ -322,15 +333,15 @@ static void test_follow(void **state) /* W102, W106 */
 static void test_wake_at_end(void **state)
 {
 	struct fixture *f = *state;
-	struct err e = ERR_INIT;
 	int wakes = 0;
 	struct logs_reader *r = logs_reader_new(f->l, 0, true, count_wake, &wakes);
 
 	check_end(r, 0);
-	assert_int_equal(logs_restart(f->l, 2, &e), 0);
+	logs_retire(f->l);
 	assert_int_equal(wakes, 1);
 	check_end(r, -ENODATA);
 	logs_reader_free(r);
+	recreate(f, 2);
 	r = logs_reader_new(f->l, 0, true, count_wake, &wakes);
 	check_end(r, 0);
 	logs_end(f->l, NOW);
@@ -541,7 +552,6 @@ static void test_reopen(void **state) /* W71, W112 */
 	static const char zeros[5000];
 	struct fixture *f = *state;
 	struct logs_reader *r;
-	struct rec rec = {0};
 	int wakes = 0;
 
 	add(f, "one\ntwo\nunfinished");
@@ -555,17 +565,8 @@ static void test_reopen(void **state) /* W71, W112 */
 	check_next(r, "two");
 	check_end(r, -ENODATA); /* its boot is over */
 	logs_reader_free(r);
-	/* Counts on behind the last record. */
-	add(f, "three\n");
-	r = read_from(f, 8);
-	assert_true(next(r, &rec));
-	assert_string_equal(rec.line, "three");
-	assert_int_equal(rec.cursor, 14);
-	logs_reader_free(r);
-	free(rec.line);
-	reopen(f, 1);
 	check_first(f, 4, "two");
-	check_first(f, 8, "three");
+	check_first(f, 8, "");
 }
 
 static void test_reopen_rotated(void **state)
@@ -582,7 +583,7 @@ static void test_reopen_rotated(void **state)
 	append(f, "notes.txt", "x", 1);
 	append(f, "123.jsonl", "x", 1);
 	reopen(f, 1);
-	assert_int_equal(count_files(f, &bytes), LOGS_SEGMENTS_MAX - 1 + 2);
+	assert_int_equal(count_files(f, &bytes), LOGS_SEGMENTS_MAX + 1 + 2);
 	r = read_from(f, 0);
 	while (next(r, &rec)) {
 		assert_true(!last || rec.cursor == last + 64);
@@ -591,8 +592,8 @@ static void test_reopen_rotated(void **state)
 	}
 	assert_true(n > 0 && last == sent);
 	logs_reader_free(r);
-	add(f, "more\n");
-	check_first(f, sent, "more");
+	recreate(f, 2);
+	assert_int_equal(count_files(f, &bytes), 2);
 }
 
 /* A damaged line in the middle costs that line. */
@@ -636,13 +637,48 @@ static void test_damage_long(void **state)
 	logs_reader_free(r);
 }
 
+static uint64_t log_bytes(struct fixture *f)
+{
+	uint64_t bytes;
+
+	count_files(f, &bytes);
+	return bytes;
+}
+
+/* Who opens it to read is not alone: another daemon may be writing it. */
+static void test_open_changes_nothing(void **state)
+{
+	struct fixture *f = *state;
+	struct logs *writer = f->l, *l = NULL;
+	struct err e = ERR_INIT;
+	uint64_t bytes;
+
+	add(f, "of boot 1\n");
+	append(f, "00000000000000000000.jsonl", "{\"cur", 5);
+	bytes = log_bytes(f);
+	assert_int_equal(logs_open(f->dir, 2, &f->l, &e), 0);
+	check_first(f, 0, "");
+	logs_free(f->l);
+	assert_int_equal(logs_open(f->dir, 1, &f->l, &e), 0);
+	check_first(f, 0, "of boot 1");
+	logs_free(f->l);
+	f->l = writer;
+	assert_int_equal(log_bytes(f), bytes);
+	/* Nor does it make a folder. */
+	recreate(f, 3);
+	assert_int_equal(unlinkat(f->dir, "log", AT_REMOVEDIR), 0);
+	assert_int_equal(logs_open(f->dir, 3, &l, &e), 0);
+	assert_int_equal(faccessat(f->dir, "log", F_OK, 0), -1);
+	logs_free(l);
+}
+
 static void test_other_boot(void **state)
 {
 	struct fixture *f = *state;
 	uint64_t bytes;
 
 	add(f, "of boot 1\n");
-	reopen(f, 2);
+	recreate(f, 2);
 	assert_int_equal(count_files(f, &bytes), 0);
 	check_first(f, 0, "");
 }
@@ -672,6 +708,8 @@ static void test_not_a_folder(void **state)
 	assert_int_equal(renameat(f->dir, "log", f->dir, "moved"), 0);
 	assert_int_equal(symlinkat("moved", f->dir, "log"), 0);
 	assert_true(logs_open(f->dir, 1, &l, &e) < 0);
+	assert_string_equal(e.code, "S504");
+	assert_true(logs_create(f->dir, 1, &l, &e) < 0);
 	assert_string_equal(e.code, "S504");
 	assert_null(l);
 }
@@ -787,6 +825,7 @@ static void test_descriptors(void **state)
 			;
 		logs_reader_free(r);
 		reopen(f, 1);
+		recreate(f, 1);
 	}
 	assert_int_equal(count_fds(), before);
 }
@@ -810,6 +849,7 @@ int main(void)
 		TEST(test_reopen_rotated),
 		TEST(test_damage),
 		TEST(test_damage_long),
+		TEST(test_open_changes_nothing),
 		TEST(test_other_boot),
 		TEST(test_files_vanish),
 		TEST(test_not_a_folder),

@@ -1,5 +1,6 @@
 /* worker::logs: a VM's log as text frames of a channel (worker VM specification §6.5).
  *
+ *   FINDING   the log, which a thread may have to open; then the channel
  *   OPENING   the channel's socket; then the call is answered. S218 when there will be none
  *   PUMPING   one record a frame, the next one when the socket has taken it all
  *   RESTING   the last record is out: CLOSE_REST_MS before the Close frame, since clients drop what
@@ -24,6 +25,7 @@
 #define CLOSE_REST_MS 20
 
 enum phase {
+	FINDING,
 	OPENING,
 	PUMPING,
 	RESTING,
@@ -32,10 +34,14 @@ enum phase {
 
 struct pump {
 	struct api_transfer transfer;
-	struct api *a;
-	struct bus_call *c; /* NULL once answered */
+	struct api *a; /* not once it is given up */
+	struct workers *workers;
+	struct bus_call *c; /* NULL once answered; in FINDING that means given up */
 	enum phase phase;
 	char *vm_id;
+	struct bus_channel_ref channel;
+	uint64_t cursor;
+	bool follow;
 	struct logs *logs;
 	struct logs_reader *reader;
 	struct channel_writer *writer;
@@ -48,14 +54,20 @@ static void on_timer_closed(uv_handle_t *h)
 	free(h->data);
 }
 
-static void pump_free(struct pump *p)
+static void pump_release(struct pump *p)
 {
 	channel_writer_close(STEAL(p->writer));
 	logs_reader_free(STEAL(p->reader));
-	workers_logs_release(p->a->workers, p->logs);
-	api_remove_pump(p->a, &p->transfer);
+	if (p->logs)
+		workers_logs_release(p->workers, p->logs);
 	free(p->vm_id);
 	uv_close((uv_handle_t *)&p->timer, on_timer_closed);
+}
+
+static void pump_free(struct pump *p)
+{
+	api_remove_pump(p->a, &p->transfer);
+	pump_release(p);
 }
 
 static void on_abort(struct api_transfer *t)
@@ -66,7 +78,10 @@ static void on_abort(struct api_transfer *t)
 	err_set(&e, "S218", ESHUTDOWN, "the adapter is shutting down");
 	if (p->c)
 		reply_err(STEAL(p->c), &e);
-	pump_free(p);
+	if (p->phase == FINDING)
+		api_remove_pump(p->a, &p->transfer); /* on_found does the rest */
+	else
+		pump_free(p);
 }
 
 static void on_rested(uv_timer_t *t)
@@ -194,37 +209,57 @@ static int read_request(json_object *request, struct logs_request *ret, struct e
 	return r < 0 ? r : 0;
 }
 
-static int open_logs(struct api *a, const struct logs_request *rq, struct logs **ret, struct err *e)
+static void on_found(struct logs *l, const struct err *why, void *user)
+{
+	static const struct channel_writer_events ev = {
+		.open = on_open, .drain = on_drain, .end = on_end};
+	struct pump *p = user;
+
+	p->logs = l;
+	if (!p->c) {
+		pump_release(p);
+		return;
+	}
+	if (!l) {
+		reply_err(STEAL(p->c), why);
+		pump_free(p);
+		return;
+	}
+	p->phase = OPENING;
+	/* From here on the log is that of the present boot, up to its present end. */
+	p->reader = logs_reader_new(l, p->cursor, p->follow, on_wake, p);
+	p->writer = channel_write_open(p->a->bus, &p->channel, PUMP_STALL_MS, &ev, p);
+}
+
+static int check_room(const struct api *a, struct err *e)
 {
 	if (a->n_pumps >= PUMPS_MAX)
 		return err_set(e, "S400", EBUSY,
 			"this adapter serves %d log channels already; end one first", PUMPS_MAX);
-	return workers_logs(a->workers, rq->vm_id, ret, e);
+	return 0;
 }
 
 void api_worker_logs(struct api *a, struct bus_call *c, json_object *request)
 {
-	static const struct channel_writer_events ev = {
-		.open = on_open, .drain = on_drain, .end = on_end};
 	struct logs_request rq = {0};
-	struct logs *logs;
 	struct pump *p;
 	struct err e = ERR_INIT;
 
 	if (worker_check_token(request, &e) < 0 || read_request(request, &rq, &e) < 0 ||
-		open_logs(a, &rq, &logs, &e) < 0) {
+		check_room(a, &e) < 0) {
 		reply_err(c, &e);
 		return;
 	}
 	p = xcalloc(1, sizeof(*p));
-	p->a = a;
-	p->c = c;
-	p->vm_id = xstrdup(rq.vm_id);
-	p->logs = logs;
+	*p = (struct pump){.a = a,
+		.workers = a->workers,
+		.c = c,
+		.vm_id = xstrdup(rq.vm_id),
+		.channel = rq.channel,
+		.cursor = rq.cursor,
+		.follow = rq.follow};
 	uv_timer_init(workers_loop(a->workers), &p->timer);
 	p->timer.data = p;
-	/* From here on the log is that of the present boot, up to its present end. */
-	p->reader = logs_reader_new(logs, rq.cursor, rq.follow, on_wake, p);
 	api_add_pump(a, &p->transfer, on_abort);
-	p->writer = channel_write_open(a->bus, &rq.channel, PUMP_STALL_MS, &ev, p);
+	workers_logs(a->workers, p->vm_id, on_found, p);
 }

@@ -6,6 +6,9 @@
  * counted, not written, until a record that tells the loss could be written; that is tried once in
  * LOGS_RETRY_MS, so that a full disk costs one system call a second whatever the guest prints.
  *
+ * Only logs_create removes what it finds, and only it may write: another daemon may be writing the
+ * folder that logs_open reads. What that finds torn or foreign it leaves where it is.
+ *
  * Refused: a folder `log` that is a symlink or no folder. Files whose names are not those of
  * segments are left alone.
  */
@@ -64,7 +67,7 @@ static int begin_segment(struct logs *l, uint64_t base)
 
 	fd_close(&l->fd);
 	/* First, because it may be what makes room. What cannot be unlinked is left to the next
-	 * logs_open. */
+	 * logs_create. */
 	if (l->n_segs == LOGS_SEGMENTS_MAX) {
 		unlink_segment(l, l->segs[0].base);
 		forget_oldest(l);
@@ -358,51 +361,58 @@ static bool segment_base(const char *name, uint64_t *ret)
 	return str_eq(name, again);
 }
 
-/* The newest LOGS_SEGMENTS_MAX of the folder; older ones are removed. */
-static int list_segments(struct logs *l)
+/* Calls `take` for each segment of the folder. */
+static int each_segment(struct logs *l, int (*take)(struct logs *l, uint64_t base, uint64_t size))
 {
-	struct segment all[LOGS_SEGMENTS_MAX + 1];
 	int fd = openat(l->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-	char name[LOGS_NAME_LEN];
 	struct dirent *d;
 	struct stat st;
-	size_t n = 0;
+	int r = 0;
 
 	if (!dir) {
-		int r = -errno;
-
+		r = -errno;
 		fd_close(&fd);
 		return r;
 	}
-	while ((d = readdir(dir))) {
+	while (r == 0 && (d = readdir(dir))) {
 		uint64_t base;
 
-		if (!segment_base(d->d_name, &base) ||
-			fstatat(l->dir, d->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
-			!S_ISREG(st.st_mode))
-			continue;
-		all[n++] = (struct segment){.base = base, .size = (uint64_t)st.st_size};
-		qsort(all, n, sizeof(all[0]), by_base);
-		if (n <= LOGS_SEGMENTS_MAX)
-			continue;
-		logs_segment_name(all[0].base, name);
-		unlinkat(l->dir, name, 0);
-		memmove(all, all + 1, --n * sizeof(all[0]));
+		if (segment_base(d->d_name, &base) &&
+			fstatat(l->dir, d->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+			S_ISREG(st.st_mode))
+			r = take(l, base, (uint64_t)st.st_size);
 	}
 	closedir(dir);
-	memcpy(l->segs, all, n * sizeof(all[0]));
-	l->n_segs = n;
+	return r;
+}
+
+/* The newest LOGS_SEGMENTS_MAX are kept in mind. */
+static int keep_segment(struct logs *l, uint64_t base, uint64_t size)
+{
+	if (l->n_segs == LOGS_SEGMENTS_MAX) {
+		if (base < l->segs[0].base)
+			return 0;
+		l->n_segs--;
+		memmove(l->segs, l->segs + 1, l->n_segs * sizeof(l->segs[0]));
+	}
+	l->segs[l->n_segs++] = (struct segment){.base = base, .size = size};
+	qsort(l->segs, l->n_segs, sizeof(l->segs[0]), by_base);
 	return 0;
 }
 
-/* Finds the last whole record of the newest segment: 1 with the record in *last, 0 when there is
- * none. What is behind it is cut off. */
-static int settle_newest(struct logs *l, struct buf *last)
+static int remove_segment(struct logs *l, uint64_t base, uint64_t size)
+{
+	(void)size;
+	return unlink_segment(l, base);
+}
+
+/* Finds the last whole record of the only segment: 1 with the record in *last, 0 when there is
+ * none. What is behind it does not count. */
+static int find_last(struct logs *l, struct buf *last)
 {
 	struct logs_reader *r = logs_reader_new(l, 0, true, NULL, NULL);
 	uint64_t size = 0;
-	char name[LOGS_NAME_LEN];
 	const char *text;
 	size_t len;
 	int rc;
@@ -419,28 +429,8 @@ static int settle_newest(struct logs *l, struct buf *last)
 	logs_reader_free(r);
 	if (rc != -ENODATA)
 		return rc;
-	logs_segment_name(l->segs[0].base, name);
-	if (size < l->segs[0].size) {
-		cleanup_fd int fd = openat(l->dir, name, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
-
-		if (fd < 0 || ftruncate(fd, (off_t)size) < 0)
-			return -errno;
-		l->segs[0].size = size;
-	}
+	l->segs[0].size = size;
 	return last->len > 0;
-}
-
-/* Removes all segments, oldest first, for good. */
-static int remove_all(struct logs *l)
-{
-	while (l->n_segs) {
-		int r = unlink_segment(l, l->segs[0].base);
-
-		if (r < 0)
-			return r;
-		forget_oldest(l);
-	}
-	return fsync(l->dir) < 0 ? -errno : 0;
 }
 
 static uint64_t record_instance(const struct buf *json)
@@ -453,13 +443,13 @@ static uint64_t record_instance(const struct buf *json)
 	return instance;
 }
 
-/* Where an earlier daemon stopped. Segments without a record are removed from the newest on. */
+/* Where the writer stopped. Segments without a record, from the newest on, do not count. */
 static int settle(struct logs *l)
 {
 	struct segment segs[LOGS_SEGMENTS_MAX];
 	cleanup_buf struct buf last;
 	size_t n;
-	int r = list_segments(l);
+	int r = each_segment(l, keep_segment);
 
 	buf_init(&last, LOGREC_JSON_MAX);
 	memcpy(segs, l->segs, sizeof(segs));
@@ -468,40 +458,43 @@ static int settle(struct logs *l)
 		/* A reader of the newest alone. */
 		l->segs[0] = segs[n - 1];
 		l->n_segs = 1;
-		r = settle_newest(l, &last);
+		r = find_last(l, &last);
 		segs[n - 1] = l->segs[0];
-		if (r == 0) {
-			unlink_segment(l, segs[n - 1].base);
+		if (r == 0)
 			n--;
-		}
 	}
 	if (r < 0)
 		return r;
 	memcpy(l->segs, segs, sizeof(segs));
 	l->n_segs = n;
 	if (n > 0 && record_instance(&last) != l->instance) {
+		l->n_segs = 0;
 		l->end = 0;
-		return remove_all(l);
 	}
 	return 0;
 }
 
-int logs_open(int vm_dirfd, uint64_t instance, struct logs **ret, struct err *e)
+static struct logs *logs_new(int vm_dirfd, uint64_t instance)
 {
 	struct logs *l = xcalloc(1, sizeof(*l));
-	int r = 0;
 
 	l->fd = -1;
 	l->instance = instance;
-	l->ended = true;
 	buf_init(&l->out, 2 * BATCH_BYTES + LOGREC_JSON_MAX);
-	if (mkdirat(vm_dirfd, LOG_DIR, 0700) < 0 && errno != EEXIST)
-		r = -errno;
 	l->dir = openat(vm_dirfd, LOG_DIR, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (r == 0 && l->dir < 0)
-		r = -errno;
-	if (r == 0)
+	return l;
+}
+
+int logs_open(int vm_dirfd, uint64_t instance, struct logs **ret, struct err *e)
+{
+	struct logs *l = logs_new(vm_dirfd, instance);
+	int r = 0;
+
+	l->ended = true;
+	if (l->dir >= 0)
 		r = settle(l);
+	else if (errno != ENOENT) /* its boot never came to a log */
+		r = -errno;
 	if (r == 0) {
 		*ret = l;
 		return 0;
@@ -510,24 +503,31 @@ int logs_open(int vm_dirfd, uint64_t instance, struct logs **ret, struct err *e)
 	return err_set(e, "S504", -r, "cannot open the log of the worker VM: %s", err_str(r));
 }
 
-int logs_restart(struct logs *l, uint64_t instance, struct err *e)
+int logs_create(int vm_dirfd, uint64_t instance, struct logs **ret, struct err *e)
 {
-	int r;
+	struct logs *l = NULL;
+	int r = 0;
 
+	if (mkdirat(vm_dirfd, LOG_DIR, 0700) < 0 && errno != EEXIST)
+		r = -errno;
+	if (r == 0) {
+		l = logs_new(vm_dirfd, instance);
+		r = l->dir < 0 ? -errno : each_segment(l, remove_segment);
+	}
+	if (r == 0) {
+		*ret = l;
+		return 0;
+	}
+	logs_free(l);
+	return err_set(e, "S504", -r, "cannot make the log of the worker VM: %s", err_str(r));
+}
+
+void logs_retire(struct logs *l)
+{
 	fd_close(&l->fd);
-	r = remove_all(l);
-	if (r < 0)
-		return err_set(e, "S504", -r,
-			"cannot remove the log of the worker VM's last boot: %s", err_str(r));
-	memset(l->streams, 0, sizeof(l->streams));
-	buf_clear(&l->out);
-	l->lost.records = 0;
-	l->sealed = l->ended = l->news = false;
-	l->end = 0;
-	l->instance = instance;
-	l->restarts++;
+	l->ended = true;
+	l->retired = true;
 	logs_readers_wake(l);
-	return 0;
 }
 
 void logs_free(struct logs *l)

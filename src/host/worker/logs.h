@@ -13,8 +13,9 @@
  * A log and its readers belong to one thread at a time. Disk writes go to the page cache.
  *
  *   state    calls                                            leaves when
- *   at end   (after logs_open: the boot is over) reading      logs_restart -> open
- *   open     logs_add, logs_say, logs_tick, reading           logs_end -> at end
+ *   open     (after logs_create) logs_add, logs_say,          logs_end -> at end
+ *            logs_tick, reading
+ *   at end   (after logs_open too) reading                    logs_retire: readers end
  *
  * What is added at the end all the same is kept; only readers that follow do not wait for it.
  */
@@ -35,13 +36,14 @@
 
 struct logs;
 
-/* Opens the folder `log` below vm_dir, made if missing; a torn last line is cut off. `instance` is
- * the boot whose records are in it: those of another boot are removed. S504. */
+/* A new boot's log: makes the folder `log` below vm_dir, if missing, and removes all records that
+ * are in it. Only for who has the lock of the VM's folder. S504. */
+int logs_create(int vm_dirfd, uint64_t instance, struct logs **ret, struct err *e);
+/* What is in the folder now, to read; changes nothing on disk, so it needs no lock. A torn last
+ * line and records of another boot than `instance` are not shown. S504. */
 int logs_open(int vm_dirfd, uint64_t instance, struct logs **ret, struct err *e);
-/* Removes every record and begins at 0 for a new boot. Readers end. Makes no file, so it also ends
- * the readers of a VM whose folder was destroyed. S504: nothing changed but the records that could
- * be removed. */
-int logs_restart(struct logs *l, uint64_t instance, struct err *e);
+/* Its VM was destroyed, or has begun another boot: readers end. */
+void logs_retire(struct logs *l);
 void logs_free(struct logs *l); /* NULL allowed; readers must be gone */
 
 /* Bytes as they come; now_ms: wall clock. Never fails for the caller. What was added is on disk and
@@ -61,8 +63,8 @@ void logs_end(struct logs *l, uint64_t now_ms);
 struct logs_reader;
 
 /* Positions by the specification's table §6.3 (0: no cursor). follow false: ends at what is there
- * now. Bound to the present boot: a logs_restart ends it. `wake` is called once (from logs_add,
- * logs_say, logs_tick, logs_end, logs_restart) after logs_reader_next gave 0 and there may be
+ * now. logs_retire ends it. `wake` is called once (from logs_add, logs_say, logs_tick, logs_end,
+ * logs_retire) after logs_reader_next gave 0 and there may be
  * something; it may read from and free any reader, and must not call the writer's functions. */
 struct logs_reader *logs_reader_new(
 	struct logs *l, uint64_t cursor, bool follow, void (*wake)(void *user), void *user);

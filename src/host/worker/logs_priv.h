@@ -16,10 +16,10 @@ struct logs_stream {
 };
 
 struct logs {
-	int dir;
+	int dir; /* -1: there is none, and no segment */
 	int fd; /* of the newest segment, to append; -1: not open */
 	uint64_t instance;
-	uint64_t restarts; /* tells readers of an earlier boot */
+	bool retired;
 	uint64_t end;	   /* offset behind all records, lost ones too */
 	bool ended;
 	bool news;				/* written since the readers were woken */

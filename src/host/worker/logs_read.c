@@ -20,13 +20,12 @@ static_assert(LOGS_READ_BYTES > LOGREC_JSON_MAX, "a record and its line end fit"
 struct logs_reader {
 	struct logs *l;
 	struct logs_reader *next;
-	uint64_t restarts; /* of the log at its birth */
-	uint64_t after;	   /* records up to this cursor are done */
-	uint64_t until;	   /* records beyond this cursor are not for it */
-	uint64_t base;	   /* the segment it is in */
-	uint64_t off;	   /* file offset of data[0] */
-	char *data;	   /* LOGS_READ_BYTES; NULL: nothing is being read */
-	size_t pos, len;   /* data[pos..len) is not yet given out */
+	uint64_t after;	 /* records up to this cursor are done */
+	uint64_t until;	 /* records beyond this cursor are not for it */
+	uint64_t base;	 /* the segment it is in */
+	uint64_t off;	 /* file offset of data[0] */
+	char *data;	 /* LOGS_READ_BYTES; NULL: nothing is being read */
+	size_t pos, len; /* data[pos..len) is not yet given out */
 	int fd;
 	bool follow;
 	bool waiting; /* gave 0; wake is owed */
@@ -42,7 +41,6 @@ struct logs_reader *logs_reader_new(
 
 	*r = (struct logs_reader){.l = l,
 		.next = l->readers,
-		.restarts = l->restarts,
 		.after = cursor > l->end ? 0 : cursor,
 		.until = follow ? UINT64_MAX : l->end,
 		.fd = -1,
@@ -160,7 +158,7 @@ int logs_reader_next(struct logs_reader *r, const char **ret, size_t *ret_len)
 		size_t len;
 		int rc;
 
-		if (r->restarts != r->l->restarts || r->after >= r->until)
+		if (r->l->retired || r->after >= r->until)
 			return -ENODATA;
 		if (r->len > r->pos)
 			nl = memchr(r->data + r->pos, '\n', r->len - r->pos);

@@ -99,6 +99,15 @@ int vmdir_load(struct vmdir *d, struct worker_record *ret, struct err *e);
  * process of that pid is never touched), waits at most WORKER_STRAY_WAIT_MS for it, and makes a
  * boot that had not ended "exited" at now_ms. True when *r was changed; it is not saved. */
 bool vmdir_settle(struct vmdir *d, struct worker_record *r, uint64_t now_ms);
+/* Tells one state of a record on disk from the next. Zeroed: nothing was read yet. */
+struct vmdir_mark {
+	uint64_t inode;
+	int64_t sec, nsec;
+};
+/* Reads the record without the lock and without touching anything. 1: *ret, and *mark is its; 0:
+ * it is the one of *mark, and *ret is zeroed; -ENOENT: there is none; else it cannot be read. */
+int vmdir_peek(int root_fd, const char *vm_id, struct vmdir_mark *mark, struct worker_record *ret,
+	struct err *e);
 int vmdir_save(struct vmdir *d, const struct worker_record *r, struct err *e);
 /* The next instance number, durable before it returns: greater than at_least (the record's) and
  * than the .seq's. A damaged .seq is said in the log; counting then goes on at the milliseconds

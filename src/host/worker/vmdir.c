@@ -228,6 +228,35 @@ int vmdir_load(struct vmdir *d, struct worker_record *ret, struct err *e)
 	return 0;
 }
 
+int vmdir_peek(int root_fd, const char *vm_id, struct vmdir_mark *mark, struct worker_record *ret,
+	struct err *e)
+{
+	cleanup_fd int fd = openat(root_fd, vm_id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	cleanup_free char *text = NULL;
+	struct vmdir_mark now;
+	struct stat st;
+	size_t len = 0;
+	int r = fd < 0 ? -errno : 0;
+
+	*ret = (struct worker_record){0};
+	/* Looked at first: a record that is replaced in between is read again the next time. */
+	if (r == 0 && fstatat(fd, RECORD, &st, AT_SYMLINK_NOFOLLOW) < 0)
+		r = -errno;
+	if (r == 0) {
+		now = (struct vmdir_mark){st.st_ino, st.st_mtim.tv_sec, st.st_mtim.tv_nsec};
+		if (now.inode == mark->inode && now.sec == mark->sec && now.nsec == mark->nsec)
+			return 0;
+		r = read_file(fd, RECORD, WORKER_RECORD_MAX, &text, &len);
+	}
+	if (r == 0)
+		r = record_decode(text, len, vm_id, ret, e);
+	if (r < 0)
+		return err_set(e, "S504", -r, "cannot read the record of worker VM %s: %s", vm_id,
+			err_str(r));
+	*mark = now;
+	return 1;
+}
+
 int vmdir_save(struct vmdir *d, const struct worker_record *rec, struct err *e)
 {
 	cleanup_buf struct buf text;

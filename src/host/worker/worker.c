@@ -15,7 +15,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,8 +130,11 @@ void worker_maybe_forget(struct worker_vm *vm)
 {
 	struct worker_vm **at = &vm->w->vms;
 
-	if (vm->boot || vm->contenders || vm->works || vm->log || vm->record.boot.instance)
+	if (vm->boot || vm->contenders || vm->works || vm->record.boot.instance)
 		return;
+	for (struct worker_log *log = vm->w->logs; log; log = log->next)
+		if (log->vm == vm)
+			log->vm = NULL;
 	while (*at != vm)
 		at = &(*at)->next;
 	*at = vm->next;
@@ -184,37 +186,32 @@ void worker_busy(const struct worker_vm *vm, struct worker_started *ret, struct 
 
 /* --- logs --- */
 
-int worker_log_open(struct worker_vm *vm, uint64_t instance, struct worker_log **ret, struct err *e)
+struct worker_log *worker_log_add(struct worker_vm *vm, struct logs *logs)
 {
-	struct worker_log *log = vm->log;
-	cleanup_fd int fd = -1;
-	int r;
+	struct worker_log *log = xcalloc(1, sizeof(*log));
 
-	if (!log) {
-		fd = openat(
-			vm->w->root_fd, vm->vm_id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-		if (fd < 0)
-			return err_set(e, "S504", errno,
-				"the folder of worker VM %s cannot be opened: %s", vm->vm_id,
-				err_str(errno));
-		log = xcalloc(1, sizeof(*log));
-		r = logs_open(fd, instance, &log->logs, e);
-		if (r < 0) {
-			free(log);
-			err_code(e, "S504");
-			return r;
-		}
-		log->vm = vm;
-		log->next = vm->w->logs;
-		vm->w->logs = log;
-		vm->log = log;
-	}
-	log->refs++;
-	*ret = log;
-	return 0;
+	*log = (struct worker_log){.next = vm->w->logs, .logs = logs, .vm = vm, .refs = 1};
+	vm->w->logs = log;
+	return log;
 }
 
-static void log_unref(struct workers *w, struct worker_log *log)
+void worker_logs_retire(struct worker_vm *vm)
+{
+	for (struct worker_log *log = vm->w->logs; log; log = log->next) {
+		if (log->vm != vm)
+			continue;
+		log->vm = NULL;
+		logs_retire(log->logs);
+	}
+}
+
+void worker_forget(struct worker_vm *vm)
+{
+	worker_record_done(&vm->record);
+	worker_logs_retire(vm);
+}
+
+void worker_log_unref(struct workers *w, struct worker_log *log)
 {
 	struct worker_log **at = &w->logs;
 
@@ -224,35 +221,8 @@ static void log_unref(struct workers *w, struct worker_log *log)
 	while (*at != log)
 		at = &(*at)->next;
 	*at = log->next;
-	if (log->vm) {
-		log->vm->log = NULL;
-		worker_maybe_forget(log->vm);
-	}
 	logs_free(log->logs);
 	free(log);
-}
-
-void worker_log_unref(struct worker_log *log)
-{
-	assert(log->vm);
-	log_unref(log->vm->w, log);
-}
-
-int workers_logs(struct workers *w, const char *vm_id, struct logs **ret, struct err *e)
-{
-	struct worker_vm *vm = worker_find(w, vm_id);
-	struct worker_log *log;
-	int r;
-
-	if (!vm || !vm->record.boot.instance)
-		return err_set(e, "S503", ENOENT,
-			"worker VM %.64s has no log: it was never started, or was destroyed",
-			vm_id);
-	r = worker_log_open(vm, vm->record.boot.instance, &log, e);
-	if (r < 0)
-		return r;
-	*ret = log->logs;
-	return 0;
 }
 
 void workers_logs_release(struct workers *w, struct logs *l)
@@ -261,7 +231,7 @@ void workers_logs_release(struct workers *w, struct logs *l)
 
 	while (log->logs != l)
 		log = log->next;
-	log_unref(w, log);
+	worker_log_unref(w, log);
 }
 
 static void tell_progress(struct boot *b)
@@ -290,6 +260,7 @@ static void on_tick(uv_timer_t *t)
 			tell_progress(vm->boot);
 		logs_tick(vm->boot->log->logs, now);
 	}
+	rest_tick(w);
 }
 
 /* --- status --- */

@@ -78,7 +78,8 @@ typedef void (*workers_started)(const struct worker_started *s, void *user);
 /* Answers when the guest's agent is up, or at the failure. */
 void workers_start(struct workers *w, const struct worker_start *s, workers_started cb, void *user);
 
-/* At once, from memory. state WORKER_UNKNOWN for what is not known. */
+/* At once, from memory. state WORKER_UNKNOWN for what is not known. What another daemon did to a VM
+ * that is at rest here is known a second later. */
 void workers_status(
 	struct workers *w, const char *vm_id, uint64_t instance, struct worker_boot *ret);
 
@@ -93,7 +94,9 @@ typedef void (*workers_destroyed)(
 	bool existed, const struct worker_started *busy, const struct err *why, void *user);
 void workers_destroy(struct workers *w, const char *state_key, workers_destroyed cb, void *user);
 
-/* The log of a VM for a reader, held until workers_logs_release(); S503 when there is none. The
- * reader is told by its wake and end when the VM is destroyed. */
-int workers_logs(struct workers *w, const char *vm_id, struct logs **ret, struct err *e);
+/* l: the log, held until workers_logs_release(), of the boot under way or as it is on disk now;
+ * its readers are told by their wake and end when the VM is destroyed or started again. NULL: why;
+ * S503 when there is none. */
+typedef void (*workers_logs_opened)(struct logs *l, const struct err *why, void *user);
+void workers_logs(struct workers *w, const char *vm_id, workers_logs_opened cb, void *user);
 void workers_logs_release(struct workers *w, struct logs *l);

@@ -63,6 +63,7 @@ static void on_timer_closed(uv_handle_t *h)
 	manifest_done(&b->manifest);
 	worker_record_done(&b->checked);
 	strv_free(b->notes);
+	logs_free(b->made_log);
 	free(b->tail);
 	free(b);
 	worker_unbusy(w);
@@ -75,7 +76,7 @@ void boot_free(struct boot *b)
 	if (b->dir.fd >= 0)
 		vmdir_close(&b->dir);
 	if (b->log)
-		worker_log_unref(STEAL(b->log));
+		worker_log_unref(b->w, STEAL(b->log));
 	uv_close((uv_handle_t *)&b->timer, on_timer_closed);
 }
 
@@ -87,7 +88,6 @@ void boot_answer(struct boot *b, const struct worker_started *s)
 		cb(s, b->user);
 }
 
-/* A start that never got a number. */
 /* --- the end --- */
 
 struct worker_boot boot_nulls(const struct boot *b)
@@ -199,7 +199,7 @@ void boot_finish(struct boot *b, const struct worker_boot *last, const struct er
 	}
 	if (b->log) {
 		logs_end(b->log->logs, worker_now_ms());
-		worker_log_unref(STEAL(b->log));
+		worker_log_unref(b->w, STEAL(b->log));
 	}
 	boot_drop_request(b);
 	queue_save(b, &b->last);

@@ -22,11 +22,12 @@ struct worker_work {
 	void (*after)(struct worker_work *work); /* on the loop; the work is its to free */
 };
 
-/* A log that is open: one reference of the boot that writes it, one of each reader. */
+/* A log that is open: the one of a boot, with a reference of the boot and of each reader; or what
+ * is on disk of a VM at rest, opened for one reader. */
 struct worker_log {
 	struct worker_log *next;
 	struct logs *logs;
-	struct worker_vm *vm; /* NULL: that VM was destroyed */
+	struct worker_vm *vm; /* NULL: destroyed, or another boot has begun */
 	unsigned refs;
 };
 
@@ -38,7 +39,7 @@ struct worker_vm {
 	struct boot *boot;	     /* under way; NULL: the VM is free */
 	struct boot *contenders;     /* starts that wait for the outcome of boot's checks */
 	struct worker_work *works;   /* the first one is in a thread */
-	struct worker_log *log;
+	struct vmdir_mark mark;	     /* of the record on disk that was read last */
 };
 
 /* Where a start is. Only the first ends without a trace. */
@@ -87,6 +88,7 @@ struct boot {
 	int upper_fd, source_fd;
 	char **notes;	       /* for the VM's log */
 	bool locked_elsewhere; /* another daemon has this VM */
+	struct logs *made_log; /* NULL with r >= 0: why */
 	int r;
 	struct err why;
 	atomic_bool cancel; /* read by the job */
@@ -120,6 +122,7 @@ struct workers {
 	uv_timer_t tick;
 	unsigned busy; /* works, boots and prepares under way, and the tick once it closes */
 	bool closing;
+	bool scanning; /* a thread lists the folders */
 	void (*closed)(void *user);
 	void *closed_user;
 };
@@ -138,9 +141,13 @@ struct worker_vm *worker_get(struct workers *w, const char *vm_id);
 void worker_maybe_forget(struct worker_vm *vm);
 /* The only place where the state of a boot changes. */
 void worker_set_state(struct worker_vm *vm, enum worker_state to);
-int worker_log_open(
-	struct worker_vm *vm, uint64_t instance, struct worker_log **ret, struct err *e);
-void worker_log_unref(struct worker_log *log);
+/* Takes the logs, with one reference. */
+struct worker_log *worker_log_add(struct worker_vm *vm, struct logs *logs);
+/* Readers of its logs come to their end. */
+void worker_logs_retire(struct worker_vm *vm);
+void worker_log_unref(struct workers *w, struct worker_log *log);
+/* Nothing is known of the VM any more; readers of its log come to their end. */
+void worker_forget(struct worker_vm *vm);
 /* S502 and which boot is in the way. */
 void worker_busy(const struct worker_vm *vm, struct worker_started *ret, struct err *e);
 void worker_record_copy(const struct worker_record *from, struct worker_record *ret);
@@ -198,6 +205,11 @@ void boot_stop(struct boot *b, uint64_t grace_ms);
 void boot_on_exit(struct vm *vmm, const struct vm_exit *x, void *user);
 /* How the VM's end is told: the table of worker VM specification §1.6. Pure. */
 void boot_attribute(const struct vm_exit *x, struct worker_boot *ret);
+
+/* --- worker_rest.c --- */
+
+/* Takes notice of what other daemons did to VMs that are at rest here. */
+void rest_tick(struct workers *w);
 
 /* --- worker_tuning.c --- */
 

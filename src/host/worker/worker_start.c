@@ -127,6 +127,9 @@ static void check_run(struct worker_work *work)
 	}
 	if (b->r >= 0)
 		b->r = number_run(b);
+	/* It has a number now, whatever becomes of its log. */
+	if (b->r >= 0)
+		logs_create(b->dir.fd, b->checked.boot.instance, &b->made_log, &b->why);
 	err_code(&b->why, "S504");
 }
 
@@ -166,22 +169,11 @@ static void checked_badly(struct boot *b)
 	worker_maybe_forget(vm);
 }
 
-static int open_log(struct boot *b, struct err *e)
-{
-	int r = worker_log_open(b->vm, b->instance, &b->log, e);
-
-	if (r >= 0)
-		r = logs_restart(b->log->logs, b->instance, e);
-	err_code(e, "S504");
-	return r;
-}
-
 static void check_after(struct worker_work *work)
 {
 	struct boot_work *bw = CONTAINER_OF(work, struct boot_work, work);
 	struct boot *b = bw->b;
 	struct worker_vm *vm = b->vm;
-	struct err e = ERR_INIT;
 
 	free(bw);
 	if (b->r < 0) {
@@ -195,10 +187,12 @@ static void check_after(struct worker_work *work)
 	assert(vm->record.boot.state == WORKER_PREPARING);
 	b->step = BOOT_FETCHING;
 	refuse_contenders(vm);
-	if (open_log(b, &e) < 0) {
-		boot_fail(b, &e);
+	worker_logs_retire(vm);
+	if (!b->made_log) {
+		boot_fail(b, &b->why);
 		return;
 	}
+	b->log = worker_log_add(vm, STEAL(b->made_log));
 	log_info("worker VM is preparing", "vm=%s instance=%" PRIu64 " worker=%s source=%s",
 		b->vm_id, b->instance, log_quote(b->worker_name), log_quote(b->root.path));
 	for (size_t i = 0; b->manifest.warnings && b->manifest.warnings[i]; i++) {

@@ -232,19 +232,6 @@ static void destroy_run(struct worker_work *work)
 	err_code(&d->why, "S504");
 }
 
-/* Nothing is known of the VM any more; readers of its log come to their end. */
-static void forget(struct worker_vm *vm)
-{
-	struct worker_log *log = STEAL(vm->log);
-
-	worker_record_done(&vm->record);
-	vm->record = (struct worker_record){0};
-	if (!log)
-		return;
-	log->vm = NULL;
-	logs_restart(log->logs, 0, NULL);
-}
-
 static void destroy_after(struct worker_work *work)
 {
 	struct destroy *d = CONTAINER_OF(work, struct destroy, work);
@@ -257,7 +244,7 @@ static void destroy_after(struct worker_work *work)
 	} else if (d->r < 0) {
 		d->cb(false, NULL, &d->why, d->user);
 	} else {
-		forget(vm);
+		worker_forget(vm);
 		if (d->existed)
 			log_info("worker VM is destroyed", "vm=%s", d->vm_id);
 		d->cb(d->existed, NULL, NULL, d->user);

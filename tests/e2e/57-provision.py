@@ -8,49 +8,18 @@ import re
 import select
 import shutil
 import subprocess
-import sys
 import time
 
-from harness import BIN, BUILD, GUEST_ENV, SOURCE, case, main, shared_cache
-
-sys.path.insert(0, os.path.join(SOURCE, "tests/images"))
-import oci  # noqa: E402
+from harness import BUILD, GUEST_ENV, busybox, case, image_of, main, shell_image
+import oci
 
 EVENT_GUARD_S = 150  # a VM that says nothing for so long hangs
 
 
 # --- images ------------------------------------------------------------------------------------
 
-images = {}
-
-
-def image(name, entries):
-    """Imports an image of these entries at its first use; returns its name."""
-    if name not in images:
-        path = os.path.join(shared_cache(), "..", "layout-" + name)
-        oci.Layout(path).image([entries], config={"Env": ["PATH=/bin", *GUEST_ENV]})
-        r = subprocess.run([BIN, "image", "import", f"oci:{path}:latest", "--as", name],
-                           env={**os.environ, "III_SANDBOX_CACHE_DIR": shared_cache()},
-                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                           stderr=subprocess.STDOUT, timeout=300, check=False)
-        if r.returncode:
-            raise AssertionError("image import failed:\n" + r.stdout.decode("utf-8", "replace"))
-        images[name] = name
-    return name
-
-
-def busybox():
-    for path in ("/bin/busybox", "/usr/bin/busybox"):
-        if os.path.exists(path):
-            with open(path, "rb") as f:
-                return f.read()
-    raise AssertionError("there is no busybox: the package busybox-static has one")
-
-
 def tiny():
-    """Only a shell: no bash, tar, find, and no /etc, /var, /root."""
-    return image("tiny", [oci.entry("bin/"), oci.entry("bin/busybox", busybox(), mode=0o755),
-                          oci.entry("bin/sh", kind=b"2", link="busybox")])
+    return shell_image("tiny")
 
 
 # --- one boot ----------------------------------------------------------------------------------
@@ -227,7 +196,7 @@ def a_worker_ended_by_a_signal(t):
 def images_without_a_shell(t):
     source = make_source(t, {"f": "x"})
     w = boot(t, make_job("true"), source, 127, "sync run",
-             image_name=image("bare", [oci.entry("data", b"x")]))
+             image_name=image_of("bare", [oci.entry("data", b"x")]))
     t.contains(w.console, "/bin/sh", "console")
 
 
@@ -239,7 +208,7 @@ def the_surroundings_of_a_script(t):
             "grep -c erofs /proc/mounts; ls /mnt; grep VmRSS /proc/1/status")
     w = boot(t, make_job(look, nofile=65536, memory=200 << 20), source, 0,
              env=["HOME=/home/me", "TMPDIR=/var/folders/x", "SHELL=/bin/zsh", "MINE=a b"],
-             image_name=image("with-etc", [
+             image_name=image_of("with-etc", [
                  oci.entry("bin/"), oci.entry("bin/busybox", busybox(), mode=0o755),
                  oci.entry("bin/sh", kind=b"2", link="busybox"), oci.entry("etc/"),
                  oci.entry("mnt/")]))
@@ -330,7 +299,7 @@ def disks_that_are_no_source(t):
 @case(per_backend=True)
 def the_network_is_there_before_the_worker(t):
     source = make_source(t, {"f": "x"})
-    name = image("net", [
+    name = image_of("net", [
         oci.entry("bin/"), oci.entry("bin/busybox", busybox(), mode=0o755),
         oci.entry("bin/sh", kind=b"2", link="busybox"), oci.entry("etc/"),
         oci.entry("etc/hosts", b"1.2.3.4 localhost\n"),

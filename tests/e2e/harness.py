@@ -57,6 +57,9 @@ BACKENDS = tuple(os.environ.get("SANDBOX_TEST_BACKENDS", "qemu,krun").split(",")
 SMOKE = bool(os.environ.get("SANDBOX_TEST_SMOKE"))
 LONG = bool(os.environ.get("SANDBOX_TEST_LONG"))
 
+sys.path.insert(0, os.path.join(SOURCE, "tests/images"))
+import oci  # noqa: E402
+
 # The kernel for KVM that only emulates does not keep AVX registers when it switches tasks
 # (docs/hacking.md), so nothing in such a guest may use them: glibc is told not to, in the agent by
 # the kernel's command line and in programs by the image's environment.
@@ -470,10 +473,34 @@ def use_node_image():
     return use_image("node", lambda: made_layout("node", "tests/images/make-node-image"))
 
 
-def use_image(name, layout):
+def image_of(name, entries):
+    """An image of these entries (oci.entry), imported at its first use; returns its name."""
+    def layout():
+        path = os.path.join(program_room(), f"layout-{len(Shared.images)}")
+        oci.Layout(path).image([entries], config={"Env": ["PATH=/bin", *GUEST_ENV]})
+        return path
+    return use_image(name, layout, "latest")
+
+
+def busybox():
+    """The content of a static one."""
+    for path in ("/bin/busybox", "/usr/bin/busybox"):
+        if os.path.exists(path):
+            with open(path, "rb") as f:
+                return f.read()
+    raise AssertionError("there is no busybox: the package busybox-static has one")
+
+
+def shell_image(name):
+    """Only a shell: no bash, tar, find, and no /etc, /var, /root."""
+    return image_of(name, [oci.entry("bin/"), oci.entry("bin/busybox", busybox(), mode=0o755),
+                           oci.entry("bin/sh", kind=b"2", link="busybox")])
+
+
+def use_image(name, layout, tag=None):
     if name not in Shared.images:
         env = {**os.environ, "III_SANDBOX_CACHE_DIR": shared_cache()}
-        r = subprocess.run([BIN, "image", "import", f"oci:{layout()}:{name}", "--as", name],
+        r = subprocess.run([BIN, "image", "import", f"oci:{layout()}:{tag or name}", "--as", name],
                            env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                            stderr=subprocess.STDOUT, timeout=300, check=False)
         if r.returncode:

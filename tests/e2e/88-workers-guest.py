@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """What a worker finds in its VM: environment and network (W81-W87 of the worker VM specification's
-cases), its source (W90-W96), and a worker of an iii engine that is one, from a project's folder and
-from a bundle."""
+cases), its source and its image (W90-W96), and a worker of an iii engine that is one, from a
+project's folder and from a bundle."""
 import json
 import os
 import socket
 import threading
 
 import harness
-from harness import case, main
+from harness import case, main, shell_image
 from compose import Compose, put
 
 GATEWAY = "100.96.0.1"
@@ -202,6 +202,64 @@ def its_source(t):
                            f"ls {c.project} {c.cache}; echo done; sleep 600")
         lines = boot()
         t.contains(lines, "0", "mounts of a source")
+
+
+@case(per_backend=True)
+def an_image_with_nothing_but_a_shell(t):
+    """W95: local and bundle, with setup, install and a second boot"""
+    shell = shell_image("docker.io/test/shell:latest")
+    files = {"a/b/data": "from the host\n", "tool.sh": "#!/bin/sh\necho a tool of $1\n", "gone": "1"}
+    start = ("for x in bash tar find python3; do [ -e /bin/$x ] && echo has $x; done; "
+             "trap 'exit 6' TERM; cat a/b/data; ./tool.sh mine; ls -1; cat /root/made; "
+             "echo done; while :; do busybox sleep 0.1; done")
+    install = "echo INSTALL; mkdir -p .venv /root; echo kept >/root/made"
+    with Compose(t) as c:
+        def boot(path, key):
+            os.chmod(os.path.join(path, "tool.sh"), 0o755)
+            vm = c.run(path, key=key)
+            c.wait_for_line(vm, "done")
+            lines = c.lines(vm)
+            for line in ("from the host", "a tool of mine", "kept"):
+                t.contains(lines, line, f"log of {vm}")
+            t.equal([x for x in lines if x.startswith("has ")], [], "what the image must not have")
+            s = c.stop(vm, 60000)
+            t.equal((s["state"], s["exit_code"], s["signal"]), ("stopped", 6, None), "its end")
+            return [x in lines for x in ("SETUP", "INSTALL", "gone")]
+        base = {"runtime": {"base_image": shell}}
+        local = c.local("w", start, files, scripts={"setup": "echo SETUP", "install": install}, **base)
+        c.prepare(local)
+        t.equal(boot(local, "k1"), [True, True, True], "first boot")
+        os.unlink(os.path.join(local, "gone"))
+        t.equal(boot(local, "k1"), [False, False, False], "second boot")
+        bundle = c.bundle("w", start, files, scripts={"install": install}, **base)
+        t.equal(boot(bundle, "k2"), [False, True, True], "a bundle")
+
+
+@case(per_backend=True)
+def another_base_image(t):
+    """The disk is kept over the new image; setup and install run again, once."""
+    shell = shell_image("docker.io/test/shell:latest")
+    scripts = {"setup": "echo SETUP; mkdir -p /root; echo setup >>/root/state",
+               "install": "echo INSTALL; echo install >>/root/state"}
+    start = ("type python3 >/dev/null 2>&1 && echo PYTHON; echo run >>/root/state; "
+             "while read x; do echo state $x; done </root/state; echo done; exec sleep 600")
+    with Compose(t) as c:
+        wanted, instance = [], 0
+        for base, has_python, again in ((None, True, True), (shell, False, True),
+                                        (shell, False, False), (None, True, True)):
+            runtime = {"runtime": {"base_image": base}} if base else {}
+            c.local("w", start=start.replace("exec", "exec busybox") if base else start,
+                    scripts=scripts, **runtime)
+            vm = c.run("w")
+            instance += 1
+            t.equal(vm.instance, instance, "instance")
+            c.wait_for_line(vm, "done")
+            lines = c.lines(vm)
+            wanted += (["setup", "install"] if again else []) + ["run"]
+            t.equal([x[6:] for x in lines if x.startswith("state ")], wanted, f"state, boot {instance}")
+            t.equal("PYTHON" in lines, has_python, f"whether boot {instance} has the image's Python")
+            t.equal(("SETUP" in lines, "INSTALL" in lines), (again, again), f"scripts, boot {instance}")
+            c.stop(vm)
 
 
 @case(per_backend=True)

@@ -274,6 +274,50 @@ static void test_log_is_whole(void **state)
 	free_logs(&r);
 }
 
+static size_t in_this_turn;
+static struct run *paced;
+
+static void new_turn(uv_prepare_t *p)
+{
+	(void)p;
+	in_this_turn = 0;
+}
+
+static void count_turn(void)
+{
+	static size_t before;
+	size_t all = paced->logs[VM_STREAM_CONSOLE].len + paced->logs[VM_STREAM_HOST].len;
+
+	in_this_turn += all - MIN(before, all);
+	before = all;
+	assert_true(in_this_turn <= LOGPIPE_CHUNK_MAX);
+	if (all < (4u << 20))
+		poll(NULL, 0, 1); /* so that there is always more to read */
+	else if (all / LOGPIPE_CHUNK_MAX % 64 == 0)
+		vm_log_pause(paced->vm, 1);
+}
+
+/* A flood leaves the loop to others after each chunk, and a pause loses nothing. */
+static void test_log_in_turns(void **state)
+{
+	struct run r = {.slow = count_turn};
+	uv_prepare_t turn;
+
+	(void)state;
+	paced = &r;
+	init_logs(&r);
+	uv_prepare_init(&loop, &turn);
+	uv_prepare_start(&turn, new_turn);
+	uv_unref((uv_handle_t *)&turn);
+	run(&r, &steady, "counts", 0);
+	expect(&r, VM_END_CLEAN, 0, 0, "powered off");
+	check_count(&r.logs[VM_STREAM_CONSOLE], 1, "", "the end");
+	check_count(&r.logs[VM_STREAM_HOST], 16, "the VM starts: steady, 1 vCPUs, 64 MiB\n", "");
+	free_logs(&r);
+	uv_close((uv_handle_t *)&turn, NULL);
+	uv_run(&loop, UV_RUN_NOWAIT);
+}
+
 static void then_leave_loop(struct run *r)
 {
 	read_pids(r, &vmm_pid, &boot_pid);
@@ -511,6 +555,7 @@ int main(int argc, char **argv)
 		WORKER_TEST(test_shutdown_again),
 		WORKER_TEST(test_grace),
 		WORKER_TEST(test_log_is_whole),
+		WORKER_TEST(test_log_in_turns),
 		WORKER_TEST(test_log_nobody_reads),
 		WORKER_TEST(test_log_frames),
 		WORKER_TEST(test_log_writer),

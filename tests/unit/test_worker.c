@@ -31,7 +31,7 @@ struct vm {
 	void *user;
 	bool killed, freed;
 	unsigned shutdowns;
-	uint32_t grace_ms;
+	uint32_t grace_ms, log_pause_ms;
 };
 
 static struct {
@@ -75,6 +75,11 @@ const char *vm_backend_name(const struct vm *vm)
 int vm_pid(const struct vm *vm)
 {
 	return getpid();
+}
+
+void vm_log_pause(struct vm *vm, uint32_t ms)
+{
+	vm->log_pause_ms = ms;
 }
 
 void vm_shutdown(struct vm *vm, uint32_t grace_ms)
@@ -539,6 +544,31 @@ static void a_restart_knows_them(void **state)
 	assert_int_equal(a.instance, 3);
 }
 
+static void prints(const char *text, size_t len)
+{
+	fake.vm->log_pause_ms = 0;
+	fake.vm->cb->on_log(fake.vm, VM_STREAM_CONSOLE, text, len, fake.vm->user);
+}
+
+/* A byte that becomes a hundred has to wait for its turn; ordinary text has not. */
+static void a_flood_is_slowed(void **state)
+{
+	struct rig *r = *state;
+	char lines[16384], text[16384];
+	struct answer a;
+
+	memset(lines, '\n', sizeof(lines));
+	memset(text, 'x', sizeof(text));
+	for (size_t i = 100; i < sizeof(text); i += 100)
+		text[i] = '\n';
+	boot(r, &a);
+	prints(text, sizeof(text));
+	prints(text, sizeof(text));
+	assert_int_equal(fake.vm->log_pause_ms, 0);
+	prints(lines, sizeof(lines));
+	assert_true(fake.vm->log_pause_ms > 100 && fake.vm->log_pause_ms < 1000);
+}
+
 static void attribution(void **state)
 {
 	static const struct {
@@ -579,6 +609,7 @@ int main(void)
 		WITH_RIG(a_close_after_a_vm_that_does_not_die),
 		WITH_RIG(failures_have_a_number),
 		WITH_RIG(a_restart_knows_them),
+		WITH_RIG(a_flood_is_slowed),
 		cmocka_unit_test(attribution),
 	};
 

@@ -7,6 +7,9 @@
  * end and the pipes too, so that nothing of the VM runs any more and all it said was handed on.
  * Should a process escape the supervisor's death, LIFE_GRACE_MS bounds the wait.
  *
+ * Of the log one chunk is read a turn of the loop, so that a VM that floods it leaves the loop to
+ * the others; vm_log_pause makes it wait longer.
+ *
  * The timer is the second line: the supervisor keeps all deadlines itself and is killed only when
  * it does not keep one (its death takes the VMM along).
  */
@@ -60,7 +63,8 @@ struct vm {
 	uv_process_t boot;
 	uv_pipe_t control, life, log;
 	uv_timer_t timer;
-	int handles;		    /* open ones of the five */
+	uv_timer_t log_turn;	    /* until the log is read again */
+	int handles;		    /* open ones of the six */
 	bool logs;		    /* there is a log pipe */
 	const struct net_page *net; /* NULL: no network */
 
@@ -68,6 +72,7 @@ struct vm {
 	struct logpipe_reader log_state;
 	struct control_event exited; /* the supervisor's report, when `reported` */
 	bool reported, gone, control_end, life_end, log_end;
+	uint32_t log_pause_ms;
 	bool kill_asked; /* or a shutdown that was forced */
 	bool closing, freed, in_exit_callback;
 	int64_t boot_status;
@@ -141,7 +146,8 @@ static void on_closed(uv_handle_t *h)
 static void close_all(struct vm *vm)
 {
 	uv_handle_t *all[] = {(uv_handle_t *)&vm->boot, (uv_handle_t *)&vm->control,
-		(uv_handle_t *)&vm->life, (uv_handle_t *)&vm->timer, (uv_handle_t *)&vm->log};
+		(uv_handle_t *)&vm->life, (uv_handle_t *)&vm->timer, (uv_handle_t *)&vm->log,
+		(uv_handle_t *)&vm->log_turn};
 
 	if (vm->closing)
 		return;
@@ -285,12 +291,33 @@ static void on_log_bytes(enum vm_stream stream, const void *data, size_t len, vo
 		vm->cb->on_log(vm, stream, data, len, vm->user);
 }
 
+static void on_log(uv_stream_t *s, ssize_t n, const uv_buf_t *buf);
+
+static void on_log_turn(uv_timer_t *t)
+{
+	struct vm *vm = t->data;
+
+	uv_read_start((uv_stream_t *)&vm->log, on_alloc, on_log);
+}
+
+/* What is left after the end is taken without pauses: a stop waits for it. */
+static void log_rest(struct vm *vm)
+{
+	uint64_t ms = vm->gone || vm->reported ? 0 : vm->log_pause_ms;
+
+	vm->log_pause_ms = 0;
+	uv_read_stop((uv_stream_t *)&vm->log);
+	uv_timer_start(&vm->log_turn, on_log_turn, ms, 0);
+}
+
 static void on_log(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
 {
 	struct vm *vm = s->data;
 
 	if (n > 0 && logpipe_feed(&vm->log_state, buf->base, (size_t)n, on_log_bytes, vm) < 0)
 		n = UV_EPROTO;
+	if (n > 0)
+		log_rest(vm);
 	if (n >= 0) {
 		maybe_ended(vm); /* what is left after the end has its time as long as it moves */
 		return;
@@ -552,13 +579,15 @@ static int attach(
 	int r;
 
 	uv_timer_init(loop, &vm->timer);
+	uv_timer_init(loop, &vm->log_turn);
 	uv_pipe_init(loop, &vm->control, 0);
 	uv_pipe_init(loop, &vm->life, 0);
 	uv_pipe_init(loop, &vm->log, 0);
-	vm->boot.data = vm->timer.data = vm->control.data = vm->life.data = vm->log.data = vm;
+	vm->boot.data = vm->timer.data = vm->control.data = vm->life.data = vm;
+	vm->log.data = vm->log_turn.data = vm;
 	r = spawn(loop, vm, l, s, e);
 	/* uv_spawn initialised its handle either way. */
-	vm->handles = 5;
+	vm->handles = 6;
 	if (r < 0)
 		return r;
 	r = uv_pipe_open(&vm->control, l->control[0]);
@@ -641,6 +670,11 @@ uint64_t vm_net_active_ms(const struct vm *vm)
 int vm_pid(const struct vm *vm)
 {
 	return vm->gone ? 0 : (int)vm->boot.pid;
+}
+
+void vm_log_pause(struct vm *vm, uint32_t ms)
+{
+	vm->log_pause_ms = ms;
 }
 
 void vm_shutdown(struct vm *vm, uint32_t grace_ms)

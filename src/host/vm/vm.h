@@ -143,6 +143,10 @@ int vm_pid(const struct vm *vm);
 /* CLOCK_MONOTONIC in ms when payload last went over the guest's network; 0: never, or none. */
 uint64_t vm_net_active_ms(const struct vm *vm);
 
+/* From inside on_log: after this piece the next one comes ms later. A VM that has ended takes no
+ * notice. */
+void vm_log_pause(struct vm *vm, uint32_t ms);
+
 /* Asks the agent to end its programs within grace_ms, sync and power off; VM_LEAVE_MS later the VM
  * is killed. on_exit follows. A second call can only shorten the grace. */
 void vm_shutdown(struct vm *vm, uint32_t grace_ms);

@@ -231,6 +231,7 @@ struct adding {
 	struct logs *l;
 	enum log_stream stream;
 	uint64_t ts_ms, now_ms;
+	size_t made; /* bytes of records */
 };
 
 static void on_line(const char *text, size_t len, size_t raw, bool partial, void *user)
@@ -242,6 +243,7 @@ static void on_line(const char *text, size_t len, size_t raw, bool partial, void
 		.line = text,
 		.len = len,
 		.partial = partial};
+	size_t before;
 	int r;
 
 	if (l->lost.records) {
@@ -249,7 +251,9 @@ static void on_line(const char *text, size_t len, size_t raw, bool partial, void
 		l->lost.records++;
 		return;
 	}
+	before = l->out.len;
 	r = add_record(l, &rec, raw);
+	a->made += l->out.len - before;
 	if (r < 0) {
 		write_out(l, a->now_ms);
 		lose(l, 1, l->end - raw, -r, a->now_ms);
@@ -268,17 +272,19 @@ static void tell_readers(struct logs *l)
 	logs_readers_wake(l);
 }
 
-void logs_add(struct logs *l, enum log_stream stream, const void *data, size_t len, uint64_t now_ms)
+size_t logs_add(
+	struct logs *l, enum log_stream stream, const void *data, size_t len, uint64_t now_ms)
 {
 	struct adding a = {.l = l, .stream = stream, .ts_ms = now_ms, .now_ms = now_ms};
 
 	if (!len)
-		return;
+		return 0;
 	try_again(l, now_ms);
 	l->streams[stream].last_ms = now_ms;
 	logrec_split(&l->streams[stream].split, data, len, on_line, &a);
 	write_out(l, now_ms);
 	tell_readers(l);
+	return a.made;
 }
 
 void logs_say(struct logs *l, uint64_t now_ms, const char *fmt, ...)

@@ -47,8 +47,8 @@ void logs_retire(struct logs *l);
 void logs_free(struct logs *l); /* NULL allowed; readers must be gone */
 
 /* Bytes as they come; now_ms: wall clock. Never fails for the caller. What was added is on disk and
- * readable when it returns. */
-void logs_add(
+ * readable when it returns. Gives the bytes of the records that it made: what it cost. */
+size_t logs_add(
 	struct logs *l, enum log_stream stream, const void *data, size_t len, uint64_t now_ms);
 /* A line of our own on the stream "host". */
 void logs_say(struct logs *l, uint64_t now_ms, const char *fmt, ...)

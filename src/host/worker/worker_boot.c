@@ -15,6 +15,9 @@
 #include "base/str.h"
 #include "host/worker/worker_priv.h"
 
+#define BOOT_LOG_RATE  8192	    /* bytes of records a millisecond, of one VM: 8 MB/s */
+#define BOOT_LOG_BURST (256u << 10) /* so much at once is free */
+
 void boot_queue(struct boot *b, struct worker_vm *vm, struct boot_work *bw,
 	void (*run)(struct worker_work *), void (*after)(struct worker_work *))
 {
@@ -35,6 +38,19 @@ void boot_say(struct boot *b, const char *fmt, ...)
 	vsnprintf(line, sizeof(line), fmt, ap);
 	va_end(ap);
 	logs_say(b->log->logs, worker_now_ms(), "%s", line);
+}
+
+/* The guest chooses how many records its bytes make: a byte can become a hundred. So that the loop
+ * does not work for one VM alone, what is ahead of the rate has to be waited for. */
+void boot_log(struct boot *b, enum log_stream stream, const void *data, size_t len)
+{
+	uint64_t now = uv_now(b->w->loop), paid = (now - b->log_paid_ms) * BOOT_LOG_RATE;
+
+	b->log_paid_ms = now;
+	b->log_debt -= MIN(b->log_debt, paid);
+	b->log_debt += logs_add(b->log->logs, stream, data, len, worker_now_ms());
+	if (b->log_debt > BOOT_LOG_BURST)
+		vm_log_pause(b->vmm, (uint32_t)((b->log_debt - BOOT_LOG_BURST) / BOOT_LOG_RATE));
 }
 
 /* --- life of a boot --- */
@@ -60,6 +76,7 @@ static void on_timer_closed(uv_handle_t *h)
 	free(b->run_override);
 	free(b->worker_name);
 	free(b->engine_url);
+	free(b->guest_url);
 	manifest_done(&b->manifest);
 	worker_record_done(&b->checked);
 	strv_free(b->notes);

@@ -86,6 +86,8 @@ struct boot {
 	char source_digest[WORKER_DIGEST_LEN + 1], setup_digest[WORKER_DIGEST_LEN + 1],
 		install_digest[WORKER_DIGEST_LEN + 1];
 	int upper_fd, source_fd;
+	char *guest_url;       /* the engine as the guest is told */
+	uint16_t engine_port;  /* of an engine on this host; 0: elsewhere */
 	char **notes;	       /* for the VM's log */
 	bool locked_elsewhere; /* another daemon has this VM */
 	struct logs *made_log; /* NULL with r >= 0: why */
@@ -99,6 +101,7 @@ struct boot {
 	uint64_t progress_ms;
 	struct vm *vmm;
 	struct worker_log *log;
+	uint64_t log_debt, log_paid_ms; /* bytes of records that are ahead of their time */
 
 	/* the stop */
 	bool stopping;
@@ -168,6 +171,8 @@ void boot_queue(struct boot *b, struct worker_vm *vm, struct boot_work *bw,
 	void (*run)(struct worker_work *), void (*after)(struct worker_work *));
 /* A line of the VM's log. */
 void boot_say(struct boot *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* What the VM printed, in records. A VM that prints more of them than BOOT_LOG_RATE is slowed. */
+void boot_log(struct boot *b, enum log_stream stream, const void *data, size_t len);
 /* Frees what only the way up needs; the secrets among it most of all. */
 void boot_drop_request(struct boot *b);
 /* Tells the caller of start, once. */

@@ -48,8 +48,7 @@ static void on_log(struct vm *vmm, enum vm_stream stream, const void *data, size
 	struct boot *b = user;
 
 	(void)vmm;
-	logs_add(b->log->logs, stream == VM_STREAM_CONSOLE ? LOG_CONSOLE : LOG_HOST, data, len,
-		worker_now_ms());
+	boot_log(b, stream == VM_STREAM_CONSOLE ? LOG_CONSOLE : LOG_HOST, data, len);
 }
 
 static void make_job(const struct boot *b, const struct worker_tuning *t, struct worker_job *ret)

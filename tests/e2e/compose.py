@@ -10,6 +10,7 @@ package cache, a token, and the six functions, on an embedded engine.
 Whatever a case starts is stopped with the daemon; the state folder is looked through and emptied
 at the end.
 """
+import hashlib
 import json
 import os
 import re
@@ -246,6 +247,11 @@ class Compose:
         def there():
             return next((x for x in self.lines(vm) if part in x), None)
         return wait_until(there, seconds, f"the line {part!r}")
+
+
+def vm_id(key):
+    digest = hashlib.sha256(b"sandbox-libkrun/worker-vm/v1\0" + key.encode()).hexdigest()
+    return "wvm-" + digest[:32]
 
 
 def put(path, content):

@@ -1,12 +1,10 @@
 #include "host/host_ports.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <ifaddrs.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
+#include "base/here.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "wire/bus.h"
@@ -74,44 +72,7 @@ static int add_list(struct port_set *s, const char *list)
 	return 0;
 }
 
-static bool same_address(const struct sockaddr *sa, int family, const void *address)
-{
-	if (!sa || sa->sa_family != family)
-		return false;
-	if (family == AF_INET)
-		return memcmp(&((const struct sockaddr_in *)sa)->sin_addr, address, 4) == 0;
-	return memcmp(&((const struct sockaddr_in6 *)sa)->sin6_addr, address, 16) == 0;
-}
-
-static bool is_own_address(int family, const void *address)
-{
-	struct ifaddrs *all = NULL;
-	bool found = false;
-
-	if (getifaddrs(&all) < 0)
-		return false;
-	for (const struct ifaddrs *i = all; i && !found; i = i->ifa_next)
-		found = same_address(i->ifa_addr, family, address);
-	freeifaddrs(all);
-	return found;
-}
-
 /* A port of an engine elsewhere says nothing about the port of that number here. */
-static bool is_this_host(const char *host)
-{
-	static const uint8_t any6[16], loopback6[16] = {[15] = 1};
-	uint8_t v4[4], v6[16];
-
-	if (strcasecmp(host, "localhost") == 0)
-		return true;
-	if (inet_pton(AF_INET, host, v4) == 1)
-		return v4[0] == 127 || v4[0] == 0 || is_own_address(AF_INET, v4);
-	if (inet_pton(AF_INET6, host, v6) == 1)
-		return memcmp(v6, loopback6, 16) == 0 || memcmp(v6, any6, 16) == 0 ||
-		       is_own_address(AF_INET6, v6);
-	return false;
-}
-
 static void add_engine(struct port_set *s, const char *url)
 {
 	struct bus_url u;
@@ -119,7 +80,7 @@ static void add_engine(struct port_set *s, const char *url)
 	/* A URL that is none is refused where it is used. */
 	if (!url || bus_url_parse(url, &u, NULL) < 0)
 		return;
-	if (is_this_host(u.host))
+	if (here_find(u.host, strlen(u.host)) != HERE_NOT)
 		add(s, u.port);
 	bus_url_done(&u);
 }

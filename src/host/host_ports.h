@@ -17,8 +17,8 @@ struct host_ports {
 	size_t n;
 };
 
-/* engine_url: NULL for none. -EINVAL names the variable and what it takes. *ret is the caller's on
- * success only. */
+/* engine_url: NULL for none; a name in it is looked up. -EINVAL names the variable and what it
+ * takes. *ret is the caller's on success only. */
 int host_ports_from_env(const char *engine_url, struct host_ports *ret, struct err *e);
 /* The same from a text like the variable's (NULL: unset). */
 int host_ports_parse(

@@ -41,6 +41,30 @@ static void engine_urls_lead_to_the_gateway(void **state)
 			}
 }
 
+static void engines_of_this_host(void **state)
+{
+	static const struct {
+		const char *url, *want;
+		unsigned port;
+	} cases[] = {
+		{"ws://127.1:49134/p?q", "ws://100.96.0.1:49134/p?q", 49134},
+		{"wss://LocalHost./", "wss://100.96.0.1/", 443},
+		{"ws://[::1]", "ws://100.96.0.1", 80},
+		{"ws://u:p@localhost:9?a", "ws://u:p@100.96.0.1:9?a", 9},
+		{"ws://192.0.2.1:7", "ws://192.0.2.1:7", 0},
+		{"ws://localhost:65536", "ws://100.96.0.1:65536", 0},
+		{"no url", "no url", 0},
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		uint16_t port = 1;
+		cleanup_free char *got = guest_env_find_engine(cases[i].url, &port);
+
+		assert_string_equal(got, cases[i].want);
+		assert_int_equal(port, cases[i].port);
+	}
+}
+
 static void other_urls_stay(void **state)
 {
 	static const char *const urls[] = {"ws://10.0.0.9:1", "ws://engine:49134/p",
@@ -323,6 +347,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(engine_urls_lead_to_the_gateway),
+		cmocka_unit_test(engines_of_this_host),
 		cmocka_unit_test(other_urls_stay),
 		cmocka_unit_test(values_are_rewritten_as_urls),
 		cmocka_unit_test(higher_lists_win),

@@ -6,6 +6,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <cmocka.h>
 
 #include "base/mem.h"
@@ -68,6 +72,9 @@ static void lists(void **state)
 		{NULL, "wss://LOCALHOST", "443"},
 		{NULL, "ws://[::1]:7", "7"},
 		{NULL, "ws://0.0.0.0:7", "7"},
+		{NULL, "ws://127.1:7", "7"},
+		{NULL, "ws://localhost.:7", "7"},
+		{NULL, "ws://[::ffff:127.0.0.1]:7", "7"},
 		{NULL, "ws://engine.example:7", ""},
 		{NULL, "ws://192.0.2.1:7", ""},
 		{NULL, "no url", ""},
@@ -84,10 +91,28 @@ static void lists(void **state)
 	}
 }
 
+/* It has an address here, or the resolver of this host does not know it. */
+static void own_name(void **state)
+{
+	const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+	struct addrinfo *all = NULL;
+	char name[256] = "";
+	cleanup_free char *url = NULL, *got = NULL;
+
+	assert_int_equal(gethostname(name, sizeof(name) - 1), 0);
+	if (getaddrinfo(name, NULL, &hints, &all) != 0)
+		skip();
+	freeaddrinfo(all);
+	url = xasprintf("ws://%s:7", name);
+	got = parsed(NULL, url);
+	assert_string_equal(got, "7");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(lists),
+		cmocka_unit_test(own_name),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

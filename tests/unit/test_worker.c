@@ -39,7 +39,9 @@ static struct {
 	unsigned started;
 	bool refuse;
 	char run[64], url[128];
-	uint32_t vcpus;
+	uint32_t vcpus, timeout_ms;
+	uint16_t ports[4];
+	size_t n_ports;
 } fake;
 
 int vm_start(uv_loop_t *loop, const struct vm_spec *spec, const struct vm_callbacks *cb, void *user,
@@ -55,6 +57,10 @@ int vm_start(uv_loop_t *loop, const struct vm_spec *spec, const struct vm_callba
 	snprintf(fake.run, sizeof(fake.run), "%s", spec->worker->run);
 	snprintf(fake.url, sizeof(fake.url), "%s", url ? url : "");
 	fake.vcpus = spec->vcpus;
+	fake.timeout_ms = spec->boot_timeout_ms;
+	fake.n_ports = spec->net->n_host_ports;
+	assert_true(fake.n_ports <= ARRAY_LEN(fake.ports));
+	memcpy(fake.ports, spec->net->host_ports, fake.n_ports * sizeof(*fake.ports));
 	fake.vm = xcalloc(1, sizeof(*fake.vm));
 	*fake.vm = (struct vm){.cb = cb, .user = user};
 	fake.started++;
@@ -303,7 +309,7 @@ static void start(struct rig *r, const char *key, struct answer *a)
 		.source = {.kind = WORKER_LOCAL, .host_path = path},
 		.state_key = key,
 		.worker_name = "w",
-		.engine_url = "ws://127.0.0.1:49134",
+		.engine_url = "ws://127.0.0.1:49135",
 	};
 
 	*a = (struct answer){0};
@@ -351,7 +357,10 @@ static void a_life(void **state)
 
 	start_vm(r, &a);
 	assert_string_equal(fake.run, "run it");
-	assert_string_equal(fake.url, "ws://100.96.0.1:49134");
+	assert_string_equal(fake.url, "ws://100.96.0.1:49135");
+	/* The daemon's, and that of the engine which this start named. */
+	assert_int_equal(fake.n_ports, 2);
+	assert_true(fake.ports[0] == 49134 && fake.ports[1] == 49135);
 	assert_int_equal(fake.vcpus, MANIFEST_CPUS_DEFAULT);
 	assert_int_equal(a.calls, 0);
 	fake.vm->cb->on_ready(fake.vm, fake.vm->user);

@@ -11,7 +11,6 @@
  */
 #include "host/worker/guest_env.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -20,6 +19,7 @@
 #include <strings.h>
 
 #include "base/buf.h"
+#include "base/here.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -70,46 +70,6 @@ static bool is_plain_loopback(const char *host, size_t len)
 	       (len == 9 && memcmp(host, "127.0.0.1", 9) == 0);
 }
 
-static bool is_loopback4(struct in_addr a)
-{
-	uint32_t ip = ntohl(a.s_addr);
-
-	return ip >> 24 == 127 || ip == 0;
-}
-
-static bool is_loopback6(const struct in6_addr *a)
-{
-	struct in_addr mapped;
-
-	if (IN6_IS_ADDR_LOOPBACK(a) || IN6_IS_ADDR_UNSPECIFIED(a))
-		return true;
-	if (!IN6_IS_ADDR_V4MAPPED(a))
-		return false;
-	memcpy(&mapped, a->s6_addr + 12, sizeof(mapped));
-	return is_loopback4(mapped);
-}
-
-/* Whatever a resolver takes for this machine: names in any case, "127.1", "[0:0::1]". */
-static bool is_loopback(const char *host, size_t len)
-{
-	char text[INET6_ADDRSTRLEN + 1];
-	struct in_addr a4;
-	struct in6_addr a6;
-
-	if (len == 0 || len >= sizeof(text))
-		return false;
-	if ((len == 9 || (len == 10 && host[9] == '.')) && strncasecmp(host, "localhost", 9) == 0)
-		return true;
-	if (host[0] == '[' && len > 2) {
-		memcpy(text, host + 1, len - 2);
-		text[len - 2] = '\0';
-		return inet_pton(AF_INET6, text, &a6) == 1 && is_loopback6(&a6);
-	}
-	memcpy(text, host, len);
-	text[len] = '\0';
-	return inet_aton(text, &a4) && is_loopback4(a4);
-}
-
 static void must_add(struct buf *b, const char *s, size_t len)
 {
 	if (buf_add(b, s, len) < 0)
@@ -139,21 +99,56 @@ char *guest_env_rewrite(const char *text)
 	return buf_steal(&b);
 }
 
-char *guest_env_rewrite_url(const char *url)
+/* The host in an URL's authority; NULL without one. */
+static const char *find_host(const char *url, size_t *ret_len)
 {
 	const char *host = strstr(url, "://");
-	size_t len, user, n;
+	size_t len, user;
 
 	if (!host)
-		return xstrdup(url);
+		return NULL;
 	host += 3;
 	len = authority_len(host);
 	user = userinfo_len(host, len);
-	host += user;
-	n = host_len(host, len - user);
-	if (!is_loopback(host, n))
+	*ret_len = host_len(host + user, len - user);
+	return host + user;
+}
+
+static char *lead_to_gateway(const char *url, const char *host, size_t len)
+{
+	return xasprintf("%.*s%s%s", (int)(host - url), url, GUEST_NET_GATEWAY, host + len);
+}
+
+char *guest_env_rewrite_url(const char *url)
+{
+	size_t len = 0;
+	const char *host = find_host(url, &len);
+
+	if (!host || here_literal(host, len) != HERE_LOOPBACK)
 		return xstrdup(url);
-	return xasprintf("%.*s%s%s", (int)(host - url), url, GUEST_NET_GATEWAY, host + n);
+	return lead_to_gateway(url, host, len);
+}
+
+static uint16_t port_of(const char *url, const char *behind)
+{
+	bool tls = strncasecmp(url, "wss:", 4) == 0 || strncasecmp(url, "https:", 6) == 0;
+	cleanup_free char *digits = NULL;
+	uint32_t port;
+
+	if (*behind != ':' || !strcspn(behind + 1, "/?#"))
+		return tls ? 443 : 80;
+	digits = xstrndup(behind + 1, strcspn(behind + 1, "/?#"));
+	return str_u32(digits, &port) == 0 && port <= UINT16_MAX ? (uint16_t)port : 0;
+}
+
+char *guest_env_find_engine(const char *url, uint16_t *ret_port)
+{
+	size_t len = 0;
+	const char *host = find_host(url, &len);
+	enum here where = host ? here_find(host, len) : HERE_NOT;
+
+	*ret_port = where == HERE_NOT ? 0 : port_of(url, host + len);
+	return where == HERE_LOOPBACK ? lead_to_gateway(url, host, len) : xstrdup(url);
 }
 
 /* --- checking --- */

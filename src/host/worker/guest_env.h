@@ -4,6 +4,7 @@
 #pragma once
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/err.h"
 
@@ -50,3 +51,7 @@ char *guest_env_rewrite(const char *text);
 /* Any loopback authority (localhost, 127/8, [::1], 0.0.0.0 and their other spellings), with or
  * without port; user, path and query stay. The caller frees it. */
 char *guest_env_rewrite_url(const char *url);
+/* The same, names looked up (blocking): one that is this host's loopback becomes the gateway too,
+ * since the guest asks another resolver. *ret_port: the port of an engine on this host, at whatever
+ * address; 0 when it is elsewhere. */
+char *guest_env_find_engine(const char *url, uint16_t *ret_port);

@@ -1,5 +1,6 @@
 /* From a number to a running worker: image, disks, VM. write_run() is a thread's: source disk,
- * digests, upper. A boot that was told to stop meanwhile ends when the thread comes back. */
+ * digests, upper, where the engine is. A boot that was told to stop meanwhile ends when the thread
+ * comes back. */
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -69,18 +70,31 @@ static void make_job(const struct boot *b, const struct worker_tuning *t, struct
 	memcpy(ret->source_digest, b->source_digest, sizeof(ret->source_digest));
 }
 
+/* What the guest may reach of this host: the daemon's list, and the engine of this request. */
+static uint16_t *ports_of(const struct boot *b)
+{
+	const struct workers_options *o = &b->w->o;
+	uint16_t *ports = xcalloc(o->n_host_ports + 1, sizeof(*ports));
+
+	if (o->n_host_ports)
+		memcpy(ports, o->host_ports, o->n_host_ports * sizeof(*ports));
+	ports[o->n_host_ports] = b->engine_port;
+	return ports;
+}
+
 static int boot_vm(struct boot *b, struct err *e)
 {
 	static const struct vm_callbacks cb = {.on_ready = on_ready,
 		.on_phase = on_phase,
 		.on_log = on_log,
 		.on_exit = boot_on_exit};
-	const struct vm_net net = {b->w->o.host_ports, b->w->o.n_host_ports};
+	cleanup_free uint16_t *ports = ports_of(b);
+	const struct vm_net net = {ports, b->w->o.n_host_ports + (b->engine_port != 0)};
 	struct guest_env_parts parts = {.image = b->img->config.env,
 		.manifest = b->manifest.env,
 		.request = b->env,
 		.worker_name = b->worker_name,
-		.engine_url = b->engine_url};
+		.engine_url = b->guest_url};
 	char **env = guest_env_make(&parts);
 	struct worker_tuning tuning;
 	struct worker_job job;
@@ -175,6 +189,7 @@ static void write_run(struct worker_work *work)
 	struct boot *b = CONTAINER_OF(work, struct boot_work, work)->b;
 
 	b->why = ERR_INIT;
+	b->guest_url = guest_env_find_engine(b->engine_url, &b->engine_port);
 	b->r = write_source(b, &b->why);
 	if (b->r >= 0)
 		b->r = vmdir_open_upper(&b->dir, &b->upper_fd, &b->why);

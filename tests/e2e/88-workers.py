@@ -410,6 +410,44 @@ def a_host_that_cannot(t):
         t.equal(c.destroy(), True, "destroy")
 
 
+# A daemon in a mount namespace of its own, where the node cannot be opened, by root neither; where
+# it is something else; and where it is not at all.
+UNREADABLE = "mount --bind /dev/kvm /dev/kvm && mount -o remount,bind,nodev /dev/kvm"
+NOT_KVM = "mount --bind /dev/null /dev/kvm"
+ABSENT = """d=$0; mount -t tmpfs none $d && for n in null zero full random urandom tty; do
+  : >$d/$n && mount --bind /dev/$n $d/$n || exit 1; done; mkdir $d/shm && mount --rbind $d /dev"""
+
+
+@case()
+def a_host_without_a_kvm_to_use(t):
+    """W60"""
+    if not os.path.exists("/dev/kvm"):
+        t.skip("/dev/kvm is absent")
+    new = os.path.join(t.scratch, "dev")
+    os.mkdir(new)
+    inside = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"]), "sh", "-c"]
+    if subprocess.run([*inside, ABSENT, new], check=False).returncode:
+        t.skip("no tmpfs can be mounted here")
+    texts = set()
+    for key, change, part in (("k1", UNREADABLE, "ermission"), ("k2", NOT_KVM, ""), ("k3", ABSENT, "")):
+        c = Compose(t, {"III_SANDBOX_VMM": "krun"}, name=key)
+        c.argv = [*inside, change + ' && exec "$@"', new, *c.argv]
+        with c:
+            c.local("w", start=FOREVER)
+            c.prepare("w")
+            for instance in (1, 2):
+                e = refused(t, "S300", "/dev/kvm", c.start, "w", key=key)
+                t.contains(e["message"], part, "message")
+                s = c.status((vm_id(key), instance))
+                t.equal((s["state"], s["exit_code"], s["signal"]), ("exited", None, None), "status")
+            texts.add(e["message"])
+            t.check(any("/dev/kvm" in x for x in c.lines((vm_id(key), 2))), "nothing in the log")
+            t.equal(c.destroy(key), True, "destroy")
+    t.equal(len(texts), 3, f"different texts: {texts}")
+    print(f"# {texts}")
+    shutil.rmtree(os.path.join(t.state, "workers"))
+
+
 @case()
 def an_image_that_cannot_be_had(t):
     with Compose(t, QEMU) as c:

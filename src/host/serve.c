@@ -12,6 +12,7 @@
 #include "host/config.h"
 #include "host/verbs.h"
 #include "host/vm/backend.h"
+#include "host/vm/net.h"
 
 enum state {
 	CONNECTING,
@@ -252,6 +253,18 @@ static void log_backend(enum vm_backend_choice choice)
 		log_info("sandboxes run on hardware", "vmm=%s tier=hardware", be->name);
 }
 
+static void log_network(void)
+{
+	struct net_facts f;
+
+	net_facts_get(&f);
+	if (f.passt && net_passt_is_old(f.passt))
+		log_warn("passt is of before 2024: what a guest is sent can stall once the guest "
+			 "has closed its half of the connection",
+			"passt=%s", f.passt);
+	net_facts_done(&f);
+}
+
 static void watch_signals(struct serve *s)
 {
 	for (size_t i = 0; i < ARRAY_LEN(end_signals); i++) {
@@ -271,6 +284,7 @@ struct serve *serve_new(uv_loop_t *loop, const struct serve_options *o, struct e
 	s->loop = loop;
 	s->o = *o;
 	log_backend(o->backend);
+	log_network();
 	s->bus = bus_new(loop, &o->bus, &ev, s, e);
 	if (!s->bus) {
 		free(s);

@@ -22,7 +22,6 @@
 #include "host/config.h"
 #include "host/verbs.h"
 #include "host/vm/backend.h"
-#include "host/vm/child.h"
 #include "host/vm/confine.h"
 #include "host/vm/kernel.h"
 #include "host/vm/kvm_probe.h"
@@ -54,7 +53,6 @@ struct finding {
 };
 
 #define FINDINGS_MAX 16
-#define PASST_MS     5000
 
 struct report {
 	struct finding rows[FINDINGS_MAX];
@@ -181,24 +179,10 @@ static void check_confinement(struct report *r)
 			refused, active[0] ? active : "none");
 }
 
-/* A passt before August 2024 does not know this option; one of 2023 has faults that guests meet. */
-#define PASST_OPTION "map-host-loopback"
-
-static int passt_help(int out, void *path)
-{
-	char *argv[] = {path, (char *)"--help", NULL}, *env[] = {NULL};
-
-	if (dup2(out, STDOUT_FILENO) < 0 || dup2(out, STDERR_FILENO) < 0)
-		return 1;
-	execve(path, argv, env);
-	return 1;
-}
-
 static void check_network(struct report *r)
 {
 	struct err e = ERR_INIT;
 	struct net_facts f;
-	char help[32768];
 
 	net_facts_get(&f);
 	if (net_facts_check(&f, &e) < 0) {
@@ -206,17 +190,15 @@ static void check_network(struct report *r)
 	} else {
 		const char *routes = f.route4 ? (f.route6 ? "IPv4, IPv6" : "IPv4") : "IPv6";
 
-		child_run(passt_help, f.passt, PASST_MS, help, sizeof(help));
-		if (strstr(help, PASST_OPTION))
-			add(r, "network", STATE_OK, "%s; default route: %s", f.passt, routes);
-		else
+		if (net_passt_is_old(f.passt))
 			add(r, "network", STATE_NOTE,
-				"%s is old: a connection whose guest closes its half first may "
-				"stall, and "
-				"a refused one seems to be unanswered (tools/build-passt builds a "
-				"newer "
-				"one); default route: %s",
+				"%s is of before 2024: what a guest is sent can stall once the "
+				"guest has closed its half of the connection (passt of 2024 or "
+				"newer does not; " NET_PASST " names another one); default "
+				"route: %s",
 				f.passt, routes);
+		else
+			add(r, "network", STATE_OK, "%s; default route: %s", f.passt, routes);
 	}
 	net_facts_done(&f);
 }

@@ -315,6 +315,7 @@ static void judge_to_guest(const struct netframe_policy *p, struct netframe_flow
 	const uint8_t *frame, size_t len, struct netframe_result *ret)
 {
 	struct packet k;
+	uint32_t ack;
 
 	if (!parse_packet(p, frame, len, &k) ||
 		(k.v6 ? memcmp(k.dst, p->net.address6, 16) : memcmp(k.dst, p->net.address, 4)))
@@ -323,6 +324,11 @@ static void judge_to_guest(const struct netframe_policy *p, struct netframe_flow
 		ret->verdict = NETFRAME_PASS;
 		ret->payload = netframe_flow_tcp(flows, &k, tcp_payload(&k), k.l4[13]);
 		netframe_flow_release(flows, &k, ret);
+		if (netframe_flow_refused(flows, &k, &ack)) {
+			ret->verdict = NETFRAME_ANSWER;
+			ret->payload = 0;
+			netframe_reply_refused(p, &k, ack, ret);
+		}
 	} else if (udp_is_whole(&k) && netframe_flow_udp_known(flows, &k)) {
 		ret->verdict = NETFRAME_PASS;
 		ret->payload = (uint32_t)(k.l4_len - UDP_LEN);

@@ -23,10 +23,11 @@
  * Refused means that the guest gets a TCP reset or an ICMP "port unreachable", so that a program
  * fails at once and does not wait.
  *
- * One thing is made up for. Helpers (passt up to 2025 at least) take the end of a guest's stream, a
- * segment with FIN and nothing else, for what it says although bytes before it have not arrived,
+ * Two things are made up for. Helpers (passt up to 2025 at least) take the end of a guest's stream,
+ * a segment with FIN and nothing else, for what it says although bytes before it have not arrived,
  * and these are lost. So such a segment is held back until the helper has acknowledged all before
- * it.
+ * it. And passt of 2023 answers a connection that is refused by a reset without ACK, which the
+ * guest's kernel takes for nothing at all: the guest gets the one that the standard has.
  *
  * Payload is what counts as activity (sandbox contract §4): bytes of TCP that were not sent before,
  * bytes of UDP datagrams. A bare ACK has none; a keepalive probe is a byte that was sent before, or
@@ -82,6 +83,7 @@ struct netframe_flows {
 		uint32_t next;	/* number behind the last byte that was sent in a direction */
 		uint32_t acked; /* of the guest's direction: what the helper has acknowledged */
 		bool heard;	/* acked is valid */
+		bool opening;	/* a SYN was the last that is known, and next is behind it */
 	} tcp[NETFRAME_TCP_SLOTS];
 	struct netframe_held {
 		uint64_t flow; /* 0: free */
@@ -101,7 +103,8 @@ enum netframe_dir {
 enum netframe_verdict {
 	NETFRAME_PASS,
 	NETFRAME_DROP,
-	NETFRAME_ANSWER, /* not passed; `reply` goes to the guest: the gateway's own address */
+	NETFRAME_ANSWER, /* not passed; `reply` goes to the guest: the gateway's own address, or in
+			    place of what the helper sent */
 	NETFRAME_REFUSE, /* not passed; `reply` goes to the guest: it must not go there */
 	NETFRAME_HOLD,	 /* not passed now */
 };

@@ -53,7 +53,7 @@ uint32_t netframe_flow_tcp(
 	uint32_t seq = get32(k->l4 + 4), end = seq + payload;
 
 	if (flags & TCP_SYN) {
-		*t = (struct netframe_tcp){.key = key_of(h), .next = end + 1};
+		*t = (struct netframe_tcp){.key = key_of(h), .next = end + 1, .opening = true};
 		return payload;
 	}
 	if (payload == 0)
@@ -99,11 +99,13 @@ bool netframe_flow_hold(struct netframe_flows *f, const struct packet *k, uint32
 
 	if (flags & (TCP_SYN | TCP_RST))
 		forget_held(f, h | 1);
-	if ((flags & (TCP_SYN | TCP_FIN | TCP_RST)) != TCP_FIN || payload != 0)
+	if ((flags & (TCP_SYN | TCP_FIN | TCP_RST)) != TCP_FIN)
 		return false;
 	/* Of a connection that was forgotten nothing is known, and it passes. */
-	if (t->key != key_of(h) || !t->heard || !is_after(seq, t->acked))
+	if (payload != 0 || t->key != key_of(h) || !t->heard || !is_after(seq, t->acked)) {
+		forget_held(f, h | 1); /* one that is still there was the same end */
 		return false;
+	}
 	held = find_held(f, h | 1);
 	if (!held && (held = find_held(f, 0)))
 		f->n_held++;
@@ -137,6 +139,16 @@ void netframe_flow_release(
 	memcpy(ret->reply, held->frame, held->len);
 	ret->reply_len = held->len;
 	forget_held(f, h | 1);
+}
+
+bool netframe_flow_refused(struct netframe_flows *f, const struct packet *k, uint32_t *ret_ack)
+{
+	uint64_t h = hash_tcp(f, k, true);
+	const struct netframe_tcp *t = slot_of(f, h);
+
+	*ret_ack = t->next;
+	return (k->l4[13] & (TCP_RST | TCP_ACK)) == TCP_RST && t->key == key_of(h) && t->opening &&
+	       !t->heard;
 }
 
 /* --- UDP --- */

@@ -68,6 +68,9 @@ void netframe_reply_nd(
 	const struct netframe_policy *p, const struct packet *k, struct netframe_result *ret);
 void netframe_reply_reset(
 	const struct netframe_policy *p, const struct packet *k, struct netframe_result *ret);
+/* What the reset `k` of the helper's should have been. */
+void netframe_reply_refused(const struct netframe_policy *p, const struct packet *k, uint32_t ack,
+	struct netframe_result *ret);
 void netframe_reply_unreachable(
 	const struct netframe_policy *p, const struct packet *k, struct netframe_result *ret);
 
@@ -78,6 +81,9 @@ bool netframe_flow_hold(struct netframe_flows *f, const struct packet *k, uint32
  * `ret`. */
 void netframe_flow_release(
 	struct netframe_flows *f, const struct packet *k, struct netframe_result *ret);
+
+/* Whether a reset to the guest answers its SYN without saying so; *ret_ack is what to say. */
+bool netframe_flow_refused(struct netframe_flows *f, const struct packet *k, uint32_t *ret_ack);
 
 /* Bytes of a TCP segment that its sender has not sent before. */
 uint32_t netframe_flow_tcp(

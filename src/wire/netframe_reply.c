@@ -113,6 +113,20 @@ void netframe_reply_reset(
 	put16(tcp + 16, checksum(&back, PROTO_TCP, tcp, TCP_LEN));
 }
 
+/* It is what refuses the guest's SYN, of which the ports and the end are known. */
+void netframe_reply_refused(const struct netframe_policy *p, const struct packet *k, uint32_t ack,
+	struct netframe_result *ret)
+{
+	uint8_t syn[TCP_LEN] = {[12] = TCP_LEN / 4 << 4, [13] = TCP_SYN};
+	struct packet asked = {
+		.v6 = k->v6, .src = k->dst, .dst = k->src, .l4 = syn, .l4_len = TCP_LEN};
+
+	memcpy(syn, k->l4 + 2, 2);
+	memcpy(syn + 2, k->l4, 2);
+	put32(syn + 4, ack - 1);
+	netframe_reply_reset(p, &asked, ret);
+}
+
 /* Quotes the header without options and eight bytes behind it: enough to find the socket. */
 void netframe_reply_unreachable(
 	const struct netframe_policy *p, const struct packet *k, struct netframe_result *ret)

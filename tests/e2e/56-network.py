@@ -435,9 +435,17 @@ done(0)""", ports=[s.port])
         t.equal(seen, [(size, True)] * 3, "what came from the guest")
 
 
+def passt_is_old():
+    program = os.environ.get("III_SANDBOX_PASST") or "passt"
+    r = subprocess.run([program, "--help"], capture_output=True, check=False, timeout=60)
+    return b"map-host-loopback" not in r.stdout + r.stderr
+
+
 @case(per_backend=True)
 def the_guest_closes_its_half_first(t):
     """As `nc -N` does: the request ends with the end of the stream, then comes the answer."""
+    if passt_is_old():
+        t.skip("passt is of before 2024: it stalls what a guest is sent after its half is closed")
     def serve(c):
         n = 0
         while data := c.recv(1 << 16):

@@ -68,13 +68,15 @@ static void check(
 	enum netframe_dir dir, const uint8_t *f, size_t len, const struct netframe_result *r)
 {
 	bool reply = r->verdict == NETFRAME_ANSWER || r->verdict == NETFRAME_REFUSE;
-
 	bool held = dir == NETFRAME_TO_GUEST && r->verdict == NETFRAME_PASS && r->reply_len;
 
 	assert(r->reply_len <= NETFRAME_REPLY_MAX && (reply || held) == (r->reply_len > 0));
 	assert(r->payload <= len);
 	assert(r->verdict == NETFRAME_PASS || r->payload == 0);
-	assert(dir == NETFRAME_FROM_GUEST || !reply);
+	assert(dir == NETFRAME_FROM_GUEST || r->verdict != NETFRAME_REFUSE);
+	/* In place of what the helper sent: a reset that says what it is for. */
+	if (dir == NETFRAME_TO_GUEST && reply)
+		assert(r->reply_len >= 54 && r->reply[r->reply_len - 7] == 0x14);
 	/* What was held back was a frame that may pass. */
 	if (held)
 		check_passed(r->reply, r->reply_len);

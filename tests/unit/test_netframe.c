@@ -906,6 +906,59 @@ static void test_early_end_given_up(void **state)
 	assert_int_equal(flows.n_held, 0);
 }
 
+/* The end that is sent again with bytes in front of it, and passes: the one that waits is gone. */
+static void test_early_end_overtaken(void **state)
+{
+	(void)state;
+	open_connection();
+	assert_int_equal(out(8, 0, TH_FIN | TH_ACK), NETFRAME_HOLD);
+	assert_int_equal(out(0xfffffffe, 10, TH_FIN | TH_ACK), NETFRAME_PASS);
+	assert_int_equal(flows.n_held, 0);
+	/* Another connection has taken the place of what was known of this one. */
+	assert_int_equal(out(8, 0, TH_FIN | TH_ACK), NETFRAME_HOLD);
+	memset(flows.tcp, 0, sizeof(flows.tcp));
+	assert_int_equal(out(8, 0, TH_FIN | TH_ACK), NETFRAME_PASS);
+	assert_int_equal(flows.n_held, 0);
+}
+
+/* A reset without ACK, as passt of 2023 sends it: `judged` as it is or in the standard's words. */
+static struct netframe_result reset(const char *from, unsigned flags)
+{
+	bool v6 = strchr(from, ':') != NULL;
+	struct segment s = {443, 40000, 77, 0, flags};
+	struct frame f = tcp(false, from, v6 ? GUEST6 : GUEST, s);
+
+	return judge(NETFRAME_TO_GUEST, &f);
+}
+
+static void test_refused_without_ack(void **state)
+{
+	static const char *const far[] = {WORLD, WORLD6};
+
+	(void)state;
+	for (size_t i = 0; i < 2; i++) {
+		struct frame f = syn(far[i], 443);
+		struct netframe_result r;
+		struct tcphdr h;
+
+		/* Of a connection that nobody has begun nothing is known. */
+		assert_int_equal(reset(far[i], TH_RST).verdict, NETFRAME_PASS);
+		expect_out(f, NETFRAME_PASS);
+		assert_int_equal(reset(far[i], TH_RST | TH_ACK).verdict, NETFRAME_PASS);
+		expect_out(f, NETFRAME_PASS);
+		r = reset(far[i], TH_RST);
+		assert_int_equal(r.verdict, NETFRAME_ANSWER);
+		memcpy(&h, reply_payload(&r, far[i], i ? GUEST6 : GUEST, IPPROTO_TCP), sizeof(h));
+		assert_int_equal(h.th_flags, TH_RST | TH_ACK);
+		assert_int_equal(ntohs(h.th_sport), 443);
+		assert_int_equal(ntohs(h.th_dport), 40000);
+		assert_int_equal(ntohl(h.th_ack), 0xfffffff1);
+	}
+	/* What resets a connection that was there is the helper's own business. */
+	open_connection();
+	assert_int_equal(reset(WORLD, TH_RST).verdict, NETFRAME_PASS);
+}
+
 static void test_many_early_ends(void **state)
 {
 	int let_go = 0;
@@ -964,6 +1017,8 @@ int main(void)
 		cmocka_unit_test_setup(test_early_end, setup),
 		cmocka_unit_test_setup(test_end_in_time, setup),
 		cmocka_unit_test_setup(test_early_end_given_up, setup),
+		cmocka_unit_test_setup(test_early_end_overtaken, setup),
+		cmocka_unit_test_setup(test_refused_without_ack, setup),
 		cmocka_unit_test_setup(test_many_early_ends, setup),
 		cmocka_unit_test_setup(test_payload_udp, setup),
 	};

@@ -143,16 +143,9 @@ char *lib_find_program(const char *name)
 
 char *lib_find_helper(const char *env, const char *name)
 {
-	char *dirs[] = {own_lib_dir(), data_lib_dir()}, *path = NULL;
 	const char *given = getenv(env);
 
-	if (given && *given)
-		path = given[0] == '/' && access(given, X_OK) == 0 ? xstrdup(given) : NULL;
-	for (size_t i = 0; i < ARRAY_LEN(dirs); i++) {
-		cleanup_free char *dir = dirs[i], *full = dir ? path_join(dir, name) : NULL;
-
-		if (full && !path && !(given && *given) && access(full, X_OK) == 0)
-			path = STEAL(full);
-	}
-	return path || (given && *given) ? path : lib_find_program(name);
+	if (!given || !*given)
+		return lib_find_program(name);
+	return given[0] == '/' && access(given, X_OK) == 0 ? xstrdup(given) : NULL;
 }

@@ -12,6 +12,6 @@ char *lib_find(const char *env, const char *file, struct err *e);
 /* The full path of a program in PATH, or NULL. */
 char *lib_find_program(const char *name);
 
-/* The full path of a helper program: what `env` names (which then has to exist), else one that was
- * built for us (in the same folders as libraries), else one in PATH; or NULL. */
+/* The full path of a helper program: what `env` names (which then has to exist), else one in PATH;
+ * or NULL. */
 char *lib_find_helper(const char *env, const char *name);

@@ -5,10 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/fd.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "host/vm/child.h"
 #include "host/vm/lib.h"
 
 #define ROUTES_MAX   (16u << 20) /* text of a routing table; of a larger one the start is read */
@@ -60,6 +62,29 @@ static bool has_default_route(const char *path, bool v6, char interface[static I
 	       net_default_route(text, v6, interface);
 }
 
+/* An option that came in August 2024. */
+#define NEW_OPTION "map-host-loopback"
+#define ASK_MS	   5000
+
+static int say_help(int out, void *path)
+{
+	char *argv[] = {path, (char *)"--help", NULL}, *env[] = {NULL};
+
+	if (dup2(out, STDOUT_FILENO) < 0 || dup2(out, STDERR_FILENO) < 0)
+		return 1;
+	execve(path, argv, env);
+	return 1;
+}
+
+bool net_passt_is_old(const char *passt)
+{
+	char help[32768] = "";
+
+	/* Its status differs between versions; one that says nothing is not called old. */
+	child_run(say_help, (char *)passt, ASK_MS, help, sizeof(help));
+	return *help && !strstr(help, NEW_OPTION);
+}
+
 void net_facts_get(struct net_facts *ret)
 {
 	char interface4[IF_NAMESIZE] = "";
@@ -88,9 +113,8 @@ int net_facts_check(const struct net_facts *f, struct err *e)
 	if (!f->passt)
 		return err_set(e, "S300", ENOENT,
 			"networking needs the program passt, which is not in PATH: install the "
-			"package passt (Debian: apt install passt), build it with "
-			"tools/build-passt "
-			"of the source tree, or name it with " NET_PASST "=FILE");
+			"package passt (Debian: apt install passt), or name it with " NET_PASST
+			"=FILE");
 	if (!f->route4 && !f->route6)
 		return err_set(e, "S300", ENETUNREACH,
 			"networking needs a default route, and this host has none, neither for "

@@ -35,6 +35,10 @@ void net_facts_done(struct net_facts *f);
 /* 0 when guests can have a network here; else S300 that says what to install or to set. */
 int net_facts_check(const struct net_facts *f, struct err *e);
 
+/* Whether this passt is of before August 2024 (it is run, to be asked what it knows). One of 2023
+ * stalls what a guest is sent when the guest has closed its half of a connection. */
+bool net_passt_is_old(const char *passt);
+
 /* Reads lists of the kernel: whether there is a default route in /proc/net/route (`v6` false) or
  * /proc/net/ipv6_route, and the interface of the first one. */
 bool net_default_route(const char *text, bool v6, char ret_interface[static IF_NAMESIZE]);

@@ -157,7 +157,7 @@ static int sift(struct net_relay *r, struct net_lane *l, enum netframe_dir dir, 
 		}
 		l->in_at += size;
 		if (res.reply_len)
-			insert(dir == NETFRAME_FROM_GUEST ? &r->to_vmm : &r->to_helper, res.reply,
+			insert(res.verdict == NETFRAME_PASS ? &r->to_helper : &r->to_vmm, res.reply,
 				res.reply_len);
 	}
 	return 0;

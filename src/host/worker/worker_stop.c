@@ -162,8 +162,8 @@ void boot_stop(struct boot *b, uint64_t grace_ms)
 		atomic_store(&b->cancel, true);
 		break;
 	case BOOT_STARTING:
-		if (first)
-			kill_now(b);
+		b->deadline_ms = uv_now(b->w->loop);
+		kill_now(b);
 		break;
 	case BOOT_UP:
 		stop_running(b, grace_ms);

@@ -60,6 +60,17 @@ static int teardown(void **state)
 
 /* --- helpers --- */
 
+static int fsync_fails; /* errno; 0: it works */
+
+int fsync(int fd)
+{
+	if (fsync_fails) {
+		errno = fsync_fails;
+		return -1;
+	}
+	return (int)syscall(SYS_fsync, fd);
+}
+
 static struct vmdir open_vm(bool make)
 {
 	struct err e = ERR_INIT;
@@ -434,6 +445,34 @@ static void test_instances(void **state) /* W57, W75 */
 }
 
 /* --- locks --- */
+
+/* What a child has between fork and exec are copies of the same open file. */
+static void test_lock_is_given_back(void **state)
+{
+	struct vmdir a = open_vm(true), b;
+	int copy = dup(a.lock_fd);
+
+	(void)state;
+	vmdir_close(&a);
+	b = open_vm(false);
+	vmdir_close(&b);
+	close(copy);
+}
+
+/* The folder is gone when it was renamed, whatever the disk says then. */
+static void test_destroy_unconfirmed(void **state)
+{
+	struct err e = ERR_INIT;
+	struct vmdir d = open_vm(true);
+	int r;
+
+	(void)state;
+	fsync_fails = EIO;
+	r = vmdir_destroy(&d, &e);
+	fsync_fails = 0;
+	assert_int_equal(r, 0);
+	assert_false(exists(vm, NULL));
+}
 
 static void test_lock(void **state) /* W76 */
 {
@@ -981,6 +1020,8 @@ int main(void)
 		TEST(test_lock_too_late),
 		TEST(test_lock_race),
 		TEST(test_destroy),
+		TEST(test_lock_is_given_back),
+		TEST(test_destroy_unconfirmed),
 		TEST(test_destroy_busy),
 		TEST(test_upper),
 		TEST(test_full_disk),

@@ -118,9 +118,18 @@ int vmdir_open(int root_fd, const char *vm_id, bool make, struct vmdir *ret, str
 	return 0;
 }
 
+/* A child that is between fork and exec holds copies of all descriptors, and with them the lock:
+ * it has to be given back, not just closed. */
+static void unlock(int *fd)
+{
+	if (*fd >= 0)
+		flock(*fd, LOCK_UN);
+	fd_close(fd);
+}
+
 void vmdir_close(struct vmdir *d)
 {
-	fd_close(&d->lock_fd);
+	unlock(&d->lock_fd);
 	fd_close(&d->fd);
 }
 
@@ -365,21 +374,18 @@ static int hold_upper(struct vmdir *d, int *ret_fd)
 
 static int destroy(struct vmdir *d, struct err *e)
 {
-	cleanup_fd int upper = -1;
 	char trash[NAME_BYTES], id[37];
-	int r = hold_upper(d, &upper);
+	int r;
 
-	if (r == -EBUSY)
-		return err_set(e, "S502", EBUSY,
-			"the disk of worker VM %s is still in use by a process", d->vm_id);
-	if (r < 0)
-		return err_set(e, "S504", -r, "cannot lock the disk of worker VM %s: %s", d->vm_id,
-			err_str(r));
 	str_uuid4(id);
 	snprintf(trash, sizeof(trash), ".trash-%s-%s", d->vm_id, id);
-	if (renameat(d->root_fd, d->vm_id, d->root_fd, trash) < 0 || fsync(d->root_fd) < 0)
+	if (renameat(d->root_fd, d->vm_id, d->root_fd, trash) < 0)
 		return err_set(e, "S504", errno, "cannot delete the folder of worker VM %s: %s",
 			d->vm_id, err_str(errno));
+	/* It is gone from here on; the worst that can come is that a power cut brings it back. */
+	if (fsync(d->root_fd) < 0)
+		log_warn("worker VM was destroyed, but the disk does not confirm it",
+			"vm=%s reason=%s", d->vm_id, log_quote(err_str(errno)));
 	r = path_remove_at(d->root_fd, trash);
 	/* Another daemon that starts now sweeps the trash too. */
 	if (r < 0 && r != -ENOENT)
@@ -391,8 +397,17 @@ static int destroy(struct vmdir *d, struct err *e)
 
 int vmdir_destroy(struct vmdir *d, struct err *e)
 {
-	int r = destroy(d, e);
+	int upper = -1, r = hold_upper(d, &upper);
 
+	if (r == -EBUSY)
+		err_set(e, "S502", EBUSY, "the disk of worker VM %s is still in use by a process",
+			d->vm_id);
+	else if (r < 0)
+		err_set(e, "S504", -r, "cannot lock the disk of worker VM %s: %s", d->vm_id,
+			err_str(r));
+	else
+		r = destroy(d, e);
+	unlock(&upper);
 	vmdir_close(d);
 	return r;
 }

@@ -6,6 +6,7 @@
  */
 #include "wire/netframe.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +25,7 @@
 
 void netframe_policy_init(struct netframe_policy *p, bool with6)
 {
-	memset(p, 0, sizeof(*p));
+	memset(p, 0, offsetof(struct netframe_policy, hosts));
 	guest_net_default(&p->net, with6);
 	guest_net_mac(GUEST_NET_MAC, p->guest_mac);
 	guest_net_mac(GUEST_NET_GATEWAY_MAC, p->gateway_mac);
@@ -35,30 +36,72 @@ void netframe_policy_port(struct netframe_policy *p, uint16_t port)
 	p->ports[port / 8] |= (uint8_t)(1u << port % 8);
 }
 
-static int compare4(const void *a, const void *b)
+static void widen(uint8_t *ret, const uint8_t *a, bool v6)
 {
-	return memcmp(a, b, 4);
+	static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+
+	if (v6) {
+		memcpy(ret, a, 16);
+		return;
+	}
+	memcpy(ret, mapped, sizeof(mapped));
+	memcpy(ret + sizeof(mapped), a, 4);
 }
 
-static int compare6(const void *a, const void *b)
+bool netframe_host_set(struct netframe_host *ret, bool v6, const uint8_t *address, unsigned prefix)
 {
-	return memcmp(a, b, 16);
+	if (prefix > (v6 ? 128 : 32))
+		return false;
+	widen(ret->first, address, v6);
+	widen(ret->last, address, v6);
+	for (unsigned bit = v6 ? prefix : 96 + prefix; bit < 128; bit++) {
+		ret->first[bit / 8] &= (uint8_t) ~(0x80u >> bit % 8);
+		ret->last[bit / 8] |= (uint8_t)(0x80u >> bit % 8);
+	}
+	return true;
 }
 
-void netframe_policy_hosts(
-	struct netframe_policy *p, uint8_t (*v4)[4], size_t n4, uint8_t (*v6)[16], size_t n6)
+static int compare_first(const void *a, const void *b)
 {
-	p->closed = n4 > NETFRAME_HOSTS_MAX || n6 > NETFRAME_HOSTS_MAX;
+	const struct netframe_host *x = a, *y = b;
+
+	return memcmp(x->first, y->first, 16);
+}
+
+/* An address, and the range that it may be in. */
+static int compare_range(const void *address, const void *range)
+{
+	const struct netframe_host *r = range;
+
+	if (memcmp(address, r->first, 16) < 0)
+		return -1;
+	return memcmp(address, r->last, 16) > 0;
+}
+
+void netframe_policy_hosts(struct netframe_policy *p, struct netframe_host *hosts, size_t n)
+{
+	p->closed = n > NETFRAME_HOSTS_MAX;
 	if (p->closed)
 		return;
-	p->n_hosts4 = n4;
-	p->n_hosts6 = n6;
-	if (n4)
-		memcpy(p->hosts4, v4, n4 * 4);
-	if (n6)
-		memcpy(p->hosts6, v6, n6 * 16);
-	qsort(p->hosts4, n4, 4, compare4);
-	qsort(p->hosts6, n6, 16, compare6);
+	qsort(hosts, n, sizeof(*hosts), compare_first);
+	p->n_hosts = 0;
+	for (size_t i = 0; i < n; i++) {
+		struct netframe_host *before = p->n_hosts ? &p->hosts[p->n_hosts - 1] : NULL;
+
+		/* Of two prefixes one is within the other, or they are apart. */
+		if (!before || memcmp(hosts[i].first, before->last, 16) > 0)
+			p->hosts[p->n_hosts++] = hosts[i];
+		else if (memcmp(hosts[i].last, before->last, 16) > 0)
+			memcpy(before->last, hosts[i].last, 16);
+	}
+}
+
+static bool is_host(const struct netframe_policy *p, const uint8_t *a, bool v6)
+{
+	uint8_t wide[16];
+
+	widen(wide, a, v6);
+	return bsearch(wide, p->hosts, p->n_hosts, sizeof(*p->hosts), compare_range) != NULL;
 }
 
 /* --- reading --- */
@@ -150,6 +193,20 @@ enum place {
 	PLACE_NOWHERE,
 };
 
+/* Where clouds keep their metadata services, which hand out credentials of the host, beside the
+ * link-local addresses. */
+static const uint8_t barred4[][4] = {
+	{100, 100, 100, 200}, /* Alibaba */
+	{168, 63, 129, 16},   /* Azure */
+	{192, 0, 0, 192},     /* Oracle, formerly */
+};
+static const uint8_t barred6[][16] = {
+	{0xfd, 0x00, 0x0e, 0xc2, [14] = 0x02, 0x54},		 /* fd00:ec2::254: AWS */
+	{0xfd, 0x20, 0x00, 0xce, [14] = 0x02, 0x54},		 /* fd20:ce::254: Google */
+	{0xfd, 0x00, 0x00, 0xc1, [12] = 0xa9, 0xfe, 0xa9, 0xfe}, /* Oracle */
+	{0xfd, 0x00, 0x00, 0x42, [14] = 0x00, 0x42},		 /* fd00:42::42: Scaleway */
+};
+
 static enum place place4(const struct netframe_policy *p, const uint8_t *a)
 {
 	const uint8_t *own = p->net.address;
@@ -159,22 +216,45 @@ static enum place place4(const struct netframe_policy *p, const uint8_t *a)
 		return PLACE_GATEWAY;
 	if (a[0] == 0 || a[0] == 127 || a[0] >= 224 || (get32(a) & mask) == (get32(own) & mask))
 		return PLACE_NOWHERE;
-	if (bsearch(a, p->hosts4, p->n_hosts4, 4, compare4))
+	if (is_host(p, a, false))
 		return PLACE_HOST;
+	for (size_t i = 0; i < sizeof(barred4) / sizeof(barred4[0]); i++) {
+		if (memcmp(a, barred4[i], 4) == 0)
+			return PLACE_BARRED;
+	}
 	return a[0] == 169 && a[1] == 254 ? PLACE_BARRED : PLACE_WORLD;
+}
+
+/* The IPv4 address that a translator or a tunnel of the host's network takes out of this one, or
+ * NULL: NAT64 (its well-known prefix, and /96 ones of the range for local use) and 6to4. */
+static const uint8_t *embedded4(const uint8_t *a)
+{
+	static const uint8_t nat64[12] = {0x00, 0x64, 0xff, 0x9b},
+			     local64[6] = {0x00, 0x64, 0xff, 0x9b, 0x00, 0x01};
+
+	if (memcmp(a, nat64, 12) == 0 || memcmp(a, local64, 6) == 0)
+		return a + 12;
+	return a[0] == 0x20 && a[1] == 0x02 ? a + 2 : NULL;
 }
 
 static enum place place6(const struct netframe_policy *p, const uint8_t *a)
 {
-	static const uint8_t zero[12];
+	static const uint8_t zero[8];
+	const uint8_t *inner = embedded4(a);
 
 	if (memcmp(a, p->net.gateway6, 16) == 0)
 		return PLACE_GATEWAY;
-	/* Multicast; our own /64; ::, ::1 and IPv4 addresses written as IPv6 ones. */
-	if (a[0] == 0xff || memcmp(a, p->net.address6, 8) == 0 || memcmp(a, zero, 10) == 0)
+	/* Multicast; our own /64; ::, ::1 and IPv4 addresses written as IPv6 ones, of any kind. */
+	if (a[0] == 0xff || memcmp(a, p->net.address6, 8) == 0 || memcmp(a, zero, 8) == 0)
 		return PLACE_NOWHERE;
-	if (bsearch(a, p->hosts6, p->n_hosts6, 16, compare6))
+	if (is_host(p, a, true))
 		return PLACE_HOST;
+	for (size_t i = 0; i < sizeof(barred6) / sizeof(barred6[0]); i++) {
+		if (memcmp(a, barred6[i], 16) == 0)
+			return PLACE_BARRED;
+	}
+	if (inner && place4(p, inner) != PLACE_WORLD)
+		return PLACE_BARRED;
 	return a[0] == 0xfe && (a[1] & 0xc0) == 0x80 ? PLACE_BARRED : PLACE_WORLD;
 }
 
@@ -246,7 +326,8 @@ static void judge_tcp(const struct netframe_policy *p, struct netframe_flows *fl
 		if (netframe_flow_hold(flows, k, tcp_payload(k), frame, len))
 			ret->verdict = NETFRAME_HOLD;
 		ret->payload = netframe_flow_tcp(flows, k, tcp_payload(k), flags);
-	} else if ((flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN) {
+	} else if (!(flags & TCP_RST)) {
+		/* Also of a connection from before this place was known to be the host. */
 		ret->verdict = NETFRAME_REFUSE;
 		netframe_reply_reset(p, k, ret);
 	}

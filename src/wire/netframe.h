@@ -11,6 +11,10 @@
  *     … to any other unicast address    passed
  *     … to link-local addresses         refused: they are the host's neighbours and the metadata
  *                                       services of clouds
+ *     … to other addresses of such      refused: those that are known (netframe.c has the list,
+ *       services                        which is not complete)
+ *     … to an IPv6 address with an      passed where that one is
+ *       IPv4 one in it (NAT64, 6to4)
  *     anything else                     dropped: loopback, multicast, broadcast, other protocols,
  *                                       other source addresses, VLAN tags, fragments (the helper
  *                                       takes each for a whole packet), IPv6 extension headers
@@ -44,29 +48,36 @@
 #define NETFRAME_MIN 14		      /* an Ethernet header */
 #define NETFRAME_MAX (65535 + 14 + 4) /* the largest IP packet behind a tagged header */
 
-/* Addresses of the host that can be told apart, of each family; with more the guest is cut off. */
-#define NETFRAME_HOSTS_MAX 1024
+/* Addresses and ranges of them that the host can have; a guest of a host with more has no network
+ * (S300). */
+#define NETFRAME_HOSTS_MAX 8192
 
 #define NETFRAME_REPLY_MAX 136 /* the longest frame of TCP headers too */
+
+/* A range of addresses; IPv4 is ::ffff:0:0/96 here. */
+struct netframe_host {
+	uint8_t first[16], last[16];
+};
 
 struct netframe_policy {
 	struct guest_net net;
 	uint8_t guest_mac[6], gateway_mac[6];
 	uint8_t ports[65536 / 8]; /* bit set: this port of the host may be reached */
-	/* The host's own addresses, sorted. */
-	uint8_t hosts4[NETFRAME_HOSTS_MAX][4], hosts6[NETFRAME_HOSTS_MAX][16];
-	size_t n_hosts4, n_hosts6;
-	bool closed; /* the host's addresses are not known: nothing passes */
+	bool closed;		  /* the host's addresses are not known: nothing passes */
+	/* The host's own addresses: sorted, and apart from each other. */
+	size_t n_hosts;
+	struct netframe_host hosts[NETFRAME_HOSTS_MAX];
 };
 
 /* The addresses of guest_net_default; no port, no address of the host. */
 void netframe_policy_init(struct netframe_policy *p, bool with6);
 void netframe_policy_port(struct netframe_policy *p, uint16_t port);
 
-/* Replaces the host's addresses; `closed` is set when there are more than fit. The arrays are
- * sorted in place. */
-void netframe_policy_hosts(
-	struct netframe_policy *p, uint8_t (*v4)[4], size_t n4, uint8_t (*v6)[16], size_t n6);
+/* The range of a prefix; false when no address has one of this length. */
+bool netframe_host_set(struct netframe_host *ret, bool v6, const uint8_t *address, unsigned prefix);
+/* Replaces the host's addresses; `closed` is set when there are more than fit. The array is sorted
+ * in place. */
+void netframe_policy_hosts(struct netframe_policy *p, struct netframe_host *hosts, size_t n);
 
 #define NETFRAME_TCP_SLOTS 1024
 #define NETFRAME_HELD_MAX  64 /* one more is dropped, and the guest sends it again */

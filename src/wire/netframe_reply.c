@@ -107,9 +107,15 @@ void netframe_reply_reset(
 	memset(tcp, 0, TCP_LEN);
 	memcpy(tcp, k->l4 + 2, 2);
 	memcpy(tcp + 2, k->l4, 2);
-	put32(tcp + 8, get32(k->l4 + 4) + 1 + payload + (k->l4[13] & TCP_FIN ? 1 : 0));
 	tcp[12] = TCP_LEN / 4 << 4;
-	tcp[13] = TCP_RST | TCP_ACK;
+	if (k->l4[13] & TCP_ACK) { /* RFC 9293, 3.10.7.1 */
+		memcpy(tcp + 4, k->l4 + 8, 4);
+		tcp[13] = TCP_RST;
+	} else {
+		put32(tcp + 8, get32(k->l4 + 4) + (k->l4[13] & TCP_SYN ? 1 : 0) + payload +
+				       (k->l4[13] & TCP_FIN ? 1 : 0));
+		tcp[13] = TCP_RST | TCP_ACK;
+	}
 	put16(tcp + 16, checksum(&back, PROTO_TCP, tcp, TCP_LEN));
 }
 

@@ -46,7 +46,10 @@ static void check_passed6(const uint8_t *ip, size_t len)
 
 	assert(len >= 48 && (ip[6] == 6 || ip[6] == 17));
 	assert(memcmp(ip + 8, own, 16) == 0);
-	assert(d[0] != 0xff && memcmp(d, zero, 10) != 0);
+	assert(d[0] != 0xff && memcmp(d, zero, 8) != 0);
+	/* 6to4 and NAT64 of the loopback and of link-local addresses. */
+	assert(!(d[0] == 0x20 && d[1] == 2 && (d[2] == 127 || (d[2] == 169 && d[3] == 254))));
+	assert(!(memcmp(d, "\0\144\377\233\0\0\0\0\0\0\0\0", 12) == 0 && d[12] == 127));
 	assert(!(d[0] == 0xfe && (d[1] & 0xc0) == 0x80));
 	port = ip[42] * 256u + ip[43];
 	dns = gateway && ip[6] == 17 && port == 53;
@@ -86,13 +89,16 @@ static void check(
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
-	uint8_t v4[1][4] = {{192, 0, 2, 2}}, v6[1][16] = {{0x20, 1, 0x0d, 0xb8, [15] = 2}};
+	static const uint8_t v4[4] = {192, 0, 2, 2}, v6[16] = {0x20, 1, 0x0d, 0xb8, [15] = 2};
+	struct netframe_host hosts[2];
 
 	(void)argc;
 	(void)argv;
 	netframe_policy_init(&policy, true);
 	netframe_policy_port(&policy, PORT);
-	netframe_policy_hosts(&policy, v4, 1, v6, 1);
+	netframe_host_set(&hosts[0], false, v4, 32);
+	netframe_host_set(&hosts[1], true, v6, 128);
+	netframe_policy_hosts(&policy, hosts, 2);
 	return 0;
 }
 

@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
 #include <poll.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -196,13 +198,34 @@ static void test_page(void **state)
 
 /* --- the host's addresses --- */
 
+/* Whether the policy takes an address for one of the host's. */
+static bool is_host(const struct netframe_policy *p, bool v6, const void *address)
+{
+	struct netframe_host one;
+
+	assert_true(netframe_host_set(&one, v6, address, v6 ? 128 : 32));
+	for (size_t i = 0; i < p->n_hosts; i++) {
+		if (memcmp(one.first, p->hosts[i].first, 16) >= 0 &&
+			memcmp(one.first, p->hosts[i].last, 16) <= 0)
+			return true;
+	}
+	return false;
+}
+
+static bool is_host4(const struct netframe_policy *p, const char *text)
+{
+	uint8_t a[4];
+
+	assert_int_equal(inet_pton(AF_INET, text, a), 1);
+	return is_host(p, false, a);
+}
+
 static void test_hosts(void **state)
 {
 	struct net_hosts *h = xcalloc(1, sizeof(*h));
 	struct netframe_policy *p = xmalloc(sizeof(*p));
 	struct ifaddrs *all, *a;
 	struct err e = ERR_INIT;
-	size_t n = 0;
 
 	(void)state;
 	netframe_policy_init(p, true);
@@ -214,21 +237,19 @@ static void test_hosts(void **state)
 	for (a = all; a; a = a->ifa_next) {
 		const struct sockaddr_in *in = (const void *)a->ifa_addr;
 		const struct sockaddr_in6 *in6 = (const void *)a->ifa_addr;
-		bool found = false;
 
-		if (!a->ifa_addr)
+		/* One that is down is as if it had none. */
+		if (!a->ifa_addr || !(a->ifa_flags & IFF_UP))
 			continue;
-		for (size_t i = 0; in->sin_family == AF_INET && i < p->n_hosts4; i++)
-			found |= memcmp(p->hosts4[i], &in->sin_addr, 4) == 0;
-		for (size_t i = 0; in->sin_family == AF_INET6 && i < p->n_hosts6; i++)
-			found |= memcmp(p->hosts6[i], &in6->sin6_addr, 16) == 0;
-		if (in->sin_family == AF_INET || in->sin_family == AF_INET6) {
-			assert_true(found);
-			n++;
-		}
+		if (in->sin_family == AF_INET)
+			assert_true(is_host(p, false, &in->sin_addr));
+		else if (in->sin_family == AF_INET6)
+			assert_true(is_host(p, true, &in6->sin6_addr));
 	}
-	assert_int_equal(n, p->n_hosts4 + p->n_hosts6);
 	freeifaddrs(all);
+	/* The loopback is a whole prefix; the rest of the world is not the host's. */
+	assert_true(is_host4(p, "127.9.9.9"));
+	assert_false(is_host4(p, "198.51.100.7"));
 	/* Nothing to read is no error. */
 	assert_int_equal(net_hosts_read(h, p, &e), 0);
 	net_hosts_close(h);
@@ -236,8 +257,8 @@ static void test_hosts(void **state)
 	free(p);
 }
 
-/* Gives lo an address; the kernel takes the one from before away. */
-static bool set_address(const char *text)
+/* Gives lo an address and its prefix; the kernel takes the one from before away. */
+static bool set_address(const char *text, const char *mask)
 {
 	struct ifreq r = {.ifr_name = "lo"};
 	struct sockaddr_in a = {.sin_family = AF_INET};
@@ -245,16 +266,58 @@ static bool set_address(const char *text)
 
 	inet_pton(AF_INET, text, &a.sin_addr);
 	memcpy(&r.ifr_addr, &a, sizeof(a));
-	return s >= 0 && ioctl(s, SIOCSIFADDR, &r) == 0;
+	if (s < 0 || ioctl(s, SIOCSIFADDR, &r) < 0)
+		return false;
+	inet_pton(AF_INET, mask, &a.sin_addr);
+	memcpy(&r.ifr_netmask, &a, sizeof(a));
+	return ioctl(s, SIOCSIFNETMASK, &r) == 0;
 }
 
-/* Until the host's only IPv4 address is this one. */
-static bool follows(struct net_hosts *h, struct netframe_policy *p, const char *text)
+static bool set_up(void)
 {
-	uint8_t want[4];
+	struct ifreq r = {.ifr_name = "lo", .ifr_flags = IFF_UP};
+	cleanup_fd int s = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 
-	inet_pton(AF_INET, text, want);
-	while (p->n_hosts4 != 1 || memcmp(p->hosts4[0], want, 4) != 0) {
+	return s >= 0 && ioctl(s, SIOCSIFFLAGS, &r) == 0;
+}
+
+/* ip route add local ADDRESS/PREFIX dev lo */
+static bool add_local(int s, uint32_t address, unsigned prefix)
+{
+	struct {
+		struct nlmsghdr h;
+		struct rtmsg m;
+		struct rtattr to;
+		uint32_t address;
+		struct rtattr dev;
+		uint32_t index;
+	} q = {.h = {.nlmsg_len = sizeof(q),
+		       .nlmsg_type = RTM_NEWROUTE,
+		       .nlmsg_flags = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_ACK},
+		.m = {.rtm_family = AF_INET,
+			.rtm_dst_len = (uint8_t)prefix,
+			.rtm_table = RT_TABLE_LOCAL,
+			.rtm_protocol = RTPROT_STATIC,
+			.rtm_scope = RT_SCOPE_HOST,
+			.rtm_type = RTN_LOCAL},
+		.to = {.rta_len = RTA_LENGTH(4), .rta_type = RTA_DST},
+		.address = htonl(address),
+		.dev = {.rta_len = RTA_LENGTH(4), .rta_type = RTA_OIF},
+		.index = 1};
+	struct {
+		struct nlmsghdr h;
+		struct nlmsgerr e;
+		char rest[256];
+	} a;
+
+	return send(s, &q, sizeof(q), 0) == sizeof(q) && recv(s, &a, sizeof(a), 0) > 0 &&
+	       a.h.nlmsg_type == NLMSG_ERROR && a.e.error == 0;
+}
+
+/* Until this address is the host's, or is not. */
+static bool follows(struct net_hosts *h, struct netframe_policy *p, const char *text, bool want)
+{
+	while (is_host4(p, text) != want) {
 		struct pollfd f = {.fd = h->fd, .events = POLLIN};
 
 		if (poll(&f, 1, 60000) != 1 || net_hosts_read(h, p, NULL) < 0)
@@ -263,20 +326,56 @@ static bool follows(struct net_hosts *h, struct netframe_policy *p, const char *
 	return true;
 }
 
+/* More than fit: told in so many words, at once or when they come. */
+static bool too_many(int s, struct net_hosts *h, struct netframe_policy *p)
+{
+	static struct net_hosts other;
+	struct err e = ERR_INIT;
+	bool told = false;
+
+	for (uint32_t i = 0; i <= NETFRAME_HOSTS_MAX; i++) {
+		if (!add_local(s, 0x0b000000 + 2 * i, 32))
+			return false;
+	}
+	while (!told) {
+		struct pollfd f = {.fd = h->fd, .events = POLLIN};
+
+		if (poll(&f, 1, 60000) != 1)
+			return false;
+		told = net_hosts_read(h, p, &e) < 0;
+	}
+	if (!p->closed || !strstr(e.text, "more than 8192 addresses"))
+		return false;
+	told = net_hosts_open(&other, p, &e) == -E2BIG;
+	net_hosts_close(&other);
+	return told;
+}
+
 /* 0: all was as it should be; 77: there is no network namespace to be had. */
 static int change_addresses(void)
 {
 	static struct net_hosts h;
 	static struct netframe_policy p;
+	cleanup_fd int s = -1;
 
 	if (unshare(CLONE_NEWUSER | CLONE_NEWNET) < 0)
 		return 77;
+	s = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
 	netframe_policy_init(&p, false);
-	if (net_hosts_open(&h, &p, NULL) < 0 || p.n_hosts4 != 0)
+	if (net_hosts_open(&h, &p, NULL) < 0 || p.n_hosts != 0)
 		return 1;
-	if (!set_address("10.77.0.1") || !follows(&h, &p, "10.77.0.1"))
+	if (!set_up() || !set_address("10.9.0.1", "255.255.255.0"))
 		return 2;
-	return set_address("10.77.0.2") && follows(&h, &p, "10.77.0.2") ? 0 : 3;
+	/* A prefix on the loopback is the host's as a whole. */
+	if (!follows(&h, &p, "10.9.0.1", true) || !follows(&h, &p, "10.9.0.77", true) ||
+		is_host4(&p, "10.9.1.0"))
+		return 3;
+	if (!set_address("10.8.0.1", "255.255.255.255") || !follows(&h, &p, "10.8.0.1", true) ||
+		!follows(&h, &p, "10.9.0.77", false))
+		return 4;
+	if (!add_local(s, 0x0a4d0000, 16) || !follows(&h, &p, "10.77.3.4", true))
+		return 5;
+	return too_many(s, &h, &p) ? 0 : 6;
 }
 
 static void test_hosts_change(void **state)

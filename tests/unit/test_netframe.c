@@ -188,16 +188,25 @@ static void expect_in_(struct frame f, enum netframe_verdict want, int line)
 }
 #define expect_in(f, want) expect_in_((f), (want), __LINE__)
 
+static void put_host(struct netframe_host *ret, const char *text, unsigned prefix)
+{
+	bool v6 = strchr(text, ':') != NULL;
+	uint8_t a[16];
+
+	assert_int_equal(inet_pton(v6 ? AF_INET6 : AF_INET, text, a), 1);
+	assert_true(netframe_host_set(ret, v6, a, prefix));
+}
+
 static void set_hosts(void)
 {
-	uint8_t v4[3][4], v6[2][16];
+	struct netframe_host hosts[5];
 
-	inet_pton(AF_INET, HOST, v4[0]);
-	inet_pton(AF_INET, "127.0.0.1", v4[1]);
-	inet_pton(AF_INET, "10.1.2.3", v4[2]);
-	inet_pton(AF_INET6, HOST6, v6[0]);
-	inet_pton(AF_INET6, "::1", v6[1]);
-	netframe_policy_hosts(&policy, v4, 3, v6, 2);
+	put_host(&hosts[0], HOST, 32);
+	put_host(&hosts[1], "127.0.0.1", 32);
+	put_host(&hosts[2], "10.1.2.3", 32);
+	put_host(&hosts[3], HOST6, 128);
+	put_host(&hosts[4], "::1", 128);
+	netframe_policy_hosts(&policy, hosts, 5);
 	assert_false(policy.closed);
 }
 
@@ -298,9 +307,7 @@ static void test_tcp(void **state)
 	expect_reset("169.254.169.254", 80);
 	expect_reset("169.254.169.254", PORT);
 	expect_reset("fe80::1", PORT);
-	/* What belongs to no connection is no reason to say anything. */
-	f = tcp(true, GUEST, GATEWAY, (struct segment){40000, 22, 1, 10, TH_ACK});
-	expect_out(f, NETFRAME_DROP);
+	/* A reset is no reason to say anything. */
 	f = tcp(true, GUEST, GATEWAY, (struct segment){40000, 22, 1, 0, TH_RST});
 	expect_out(f, NETFRAME_DROP);
 }
@@ -318,13 +325,101 @@ static void test_syn_with_data(void **state)
 	assert_int_equal(ntohl(h.th_ack), 5 + 1 + 100 + 1);
 }
 
+/* A connection that was open when its other end became an address of the host. */
+static void test_refused_when_open(void **state)
+{
+	struct frame f = tcp(true, GUEST, GATEWAY, (struct segment){40000, 22, 5, 10, TH_ACK});
+	const uint32_t ack = htonl(0x1234567);
+	struct netframe_result r;
+	struct tcphdr h;
+
+	(void)state;
+	memcpy(f.data + 34 + 8, &ack, 4);
+	r = judge(NETFRAME_FROM_GUEST, &f);
+	assert_int_equal(r.verdict, NETFRAME_REFUSE);
+	memcpy(&h, reply_payload(&r, GATEWAY, GUEST, IPPROTO_TCP), sizeof(h));
+	assert_int_equal(h.th_flags, TH_RST);
+	assert_int_equal(ntohl(h.th_seq), 0x1234567);
+	f = tcp(true, GUEST, GATEWAY, (struct segment){40000, 22, 5, 10, TH_FIN});
+	r = judge(NETFRAME_FROM_GUEST, &f);
+	memcpy(&h, reply_payload(&r, GATEWAY, GUEST, IPPROTO_TCP), sizeof(h));
+	assert_int_equal(h.th_flags, TH_RST | TH_ACK);
+	assert_int_equal(ntohl(h.th_ack), 5 + 10 + 1);
+}
+
+static void test_barred(void **state)
+{
+	static const char *const to[] = {"169.254.169.254", "100.100.100.200", "168.63.129.16",
+		"192.0.0.192", "fe80::1", "fd00:ec2::254", "fd20:ce::254", "fd00:c1::a9fe:a9fe",
+		"fd00:42::42",
+		/* IPv4 in IPv6: NAT64, 6to4. */
+		"64:ff9b::a9fe:a9fe", "64:ff9b::7f00:1", "64:ff9b::6460:1", "64:ff9b::c000:202",
+		"64:ff9b:1::7f00:1", "64:ff9b:1:2:3:4:a9fe:a9fe", "2002:7f00:1::1",
+		"2002:a9fe:a9fe::", "2002:c000:202::5"},
+				 *const free_[] = {"100.100.100.201", "168.63.129.17", "192.0.0.8",
+					 "fd00:ec2::255", "64:ff9b::c633:6407", "2002:c633:6407::1",
+					 "64:ff9b:1::c633:6407"};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(to) / sizeof(to[0]); i++) {
+		expect_out(syn(to[i], 80), NETFRAME_REFUSE);
+		expect_out(syn(to[i], PORT), NETFRAME_REFUSE);
+		expect_out(datagram(to[i], 53), NETFRAME_REFUSE);
+	}
+	for (size_t i = 0; i < sizeof(free_) / sizeof(free_[0]); i++)
+		expect_out(syn(free_[i], 80), NETFRAME_PASS);
+}
+
+/* Ranges, one in the other and side by side. */
+static void test_host_ranges(void **state)
+{
+	struct netframe_host hosts[7];
+	const uint8_t any[16] = {0};
+
+	(void)state;
+	put_host(&hosts[0], "10.9.0.77", 24);
+	put_host(&hosts[1], "10.9.0.5", 32);
+	put_host(&hosts[2], "10.77.3.4", 16);
+	put_host(&hosts[3], "2001:db8:1::", 128);
+	put_host(&hosts[4], "2001:db8:2:3::7", 61);
+	put_host(&hosts[5], "10.9.1.0", 32);
+	put_host(&hosts[6], "10.9.0.255", 32);
+	netframe_policy_hosts(&policy, hosts, 7);
+	assert_int_equal(policy.n_hosts, 5);
+	expect_out(syn("10.8.255.255", 80), NETFRAME_PASS);
+	expect_out(syn("10.9.0.0", 80), NETFRAME_REFUSE);
+	expect_out(syn("10.9.0.6", 80), NETFRAME_REFUSE);
+	expect_out(syn("10.9.0.255", 80), NETFRAME_REFUSE);
+	expect_out(syn("10.9.0.255", PORT), NETFRAME_PASS);
+	expect_out(syn("10.9.1.0", 80), NETFRAME_REFUSE);
+	expect_out(syn("10.9.1.1", 80), NETFRAME_PASS);
+	expect_out(syn("10.76.255.255", 80), NETFRAME_PASS);
+	expect_out(syn("10.77.0.0", 80), NETFRAME_REFUSE);
+	expect_out(syn("10.77.255.255", 80), NETFRAME_REFUSE);
+	expect_out(syn("10.78.0.0", 80), NETFRAME_PASS);
+	expect_out(syn("2001:db8:1::", 80), NETFRAME_REFUSE);
+	expect_out(syn("2001:db8:1::1", 80), NETFRAME_PASS);
+	expect_out(syn("2001:db8:2:0::", 80), NETFRAME_REFUSE);
+	expect_out(syn("2001:db8:2:7:ffff::1", 80), NETFRAME_REFUSE);
+	expect_out(syn("2001:db8:2:8::", 80), NETFRAME_PASS);
+	/* Everything, of one family. */
+	assert_true(netframe_host_set(&hosts[0], false, any, 0));
+	netframe_policy_hosts(&policy, hosts, 1);
+	expect_out(syn(WORLD, 80), NETFRAME_REFUSE);
+	expect_out(syn(WORLD6, 80), NETFRAME_PASS);
+	netframe_policy_hosts(&policy, hosts, 0);
+	expect_out(syn(WORLD, 80), NETFRAME_PASS);
+	assert_false(netframe_host_set(&hosts[0], false, any, 33));
+	assert_false(netframe_host_set(&hosts[0], true, any, 129));
+}
+
 static void test_nowhere(void **state)
 {
 	static const char *const to[] = {"127.0.0.1", "127.255.255.255", "0.0.0.0", "0.1.2.3",
 		"224.0.0.251", "239.255.255.250", "240.0.0.1", "255.255.255.255", "100.96.0.0",
 		"100.96.0.2", "100.96.0.3", "::", "::1", "::7f00:1", "::ffff:127.0.0.1",
-		"::ffff:192.0.2.2", "::ffff:198.51.100.7", "ff02::1", "ff05::2", GUEST6,
-		"fd6d:7300::3", "fd6d:7300::ffff:0:1"};
+		"::ffff:192.0.2.2", "::ffff:198.51.100.7", "::ffff:0:127.0.0.1", "::5:6:7:8",
+		"ff02::1", "ff05::2", GUEST6, "fd6d:7300::3", "fd6d:7300::ffff:0:1"};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(to) / sizeof(to[0]); i++) {
@@ -547,32 +642,30 @@ static void test_truncated(void **state)
 
 static void test_closed(void **state)
 {
-	uint8_t(*v4)[4] = calloc(NETFRAME_HOSTS_MAX + 1, 4);
-	uint8_t(*v6)[16] = calloc(NETFRAME_HOSTS_MAX + 1, 16);
+	struct netframe_host *hosts = calloc(NETFRAME_HOSTS_MAX + 1, sizeof(*hosts));
 
 	(void)state;
-	netframe_policy_hosts(&policy, v4, NETFRAME_HOSTS_MAX + 1, v6, 0);
+	netframe_policy_hosts(&policy, hosts, NETFRAME_HOSTS_MAX + 1);
 	assert_true(policy.closed);
 	expect_out(syn(WORLD, 443), NETFRAME_DROP);
-	netframe_policy_hosts(&policy, v4, 0, v6, NETFRAME_HOSTS_MAX + 1);
-	assert_true(policy.closed);
 	/* The last of a full list counts as well as the first. */
 	for (unsigned i = 0; i < NETFRAME_HOSTS_MAX; i++) {
-		memcpy(v4[i], (uint8_t[]){203, 0, (uint8_t)(i >> 8), (uint8_t)i}, 4);
-		memcpy(v6[i], (uint8_t[16]){0x20, 1, [14] = (uint8_t)(i >> 8), (uint8_t)i}, 16);
+		uint8_t a[4] = {203, 0, (uint8_t)(i >> 7), (uint8_t)(2 * i)};
+
+		netframe_host_set(&hosts[i], false, a, 32);
 	}
-	netframe_policy_hosts(&policy, v4, NETFRAME_HOSTS_MAX, v6, NETFRAME_HOSTS_MAX);
+	netframe_policy_hosts(&policy, hosts, NETFRAME_HOSTS_MAX);
 	assert_false(policy.closed);
+	assert_int_equal(policy.n_hosts, NETFRAME_HOSTS_MAX);
 	expect_reset("203.0.0.0", 22);
-	expect_reset("203.0.3.255", 22);
-	expect_reset("203.0.1.77", 22);
-	expect_reset("2001::3ff", 22);
-	expect_out(syn("203.0.4.0", 22), NETFRAME_PASS);
+	expect_reset("203.0.63.254", 22);
+	expect_reset("203.0.17.78", 22);
+	expect_out(syn("203.0.17.77", 22), NETFRAME_PASS);
+	expect_out(syn("203.0.64.0", 22), NETFRAME_PASS);
 	/* A host that lost its addresses. */
-	netframe_policy_hosts(&policy, NULL, 0, NULL, 0);
+	netframe_policy_hosts(&policy, hosts, 0);
 	expect_out(syn("203.0.0.0", 22), NETFRAME_PASS);
-	free(v4);
-	free(v6);
+	free(hosts);
 }
 
 static struct frame arp(uint16_t op, const char *from, const char *to)
@@ -998,6 +1091,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(test_tcp, setup),
 		cmocka_unit_test_setup(test_syn_with_data, setup),
+		cmocka_unit_test_setup(test_refused_when_open, setup),
+		cmocka_unit_test_setup(test_barred, setup),
+		cmocka_unit_test_setup(test_host_ranges, setup),
 		cmocka_unit_test_setup(test_nowhere, setup),
 		cmocka_unit_test_setup(test_udp, setup),
 		cmocka_unit_test_setup(test_no_ports, setup),

@@ -120,7 +120,7 @@ static void vm_ends(enum vm_end end, int guest_status)
 static struct {
 	uv_mutex_t lock;
 	uv_cond_t released;
-	bool hold;
+	bool hold, slow;
 } store;
 
 int image_open(const char *name, struct image **ret, struct err *e)
@@ -443,6 +443,74 @@ static void a_stop_while_the_image_is_fetched(void **state)
 	assert_int_equal(a.instance, 2);
 }
 
+/* A work that lasts as long as the test wants. */
+struct slow {
+	struct worker_work work;
+	unsigned begun, ended;
+};
+
+static void slow_run(struct worker_work *work)
+{
+	struct slow *s = CONTAINER_OF(work, struct slow, work);
+
+	uv_mutex_lock(&store.lock);
+	s->begun++;
+	while (store.slow)
+		uv_cond_wait(&store.released, &store.lock);
+	uv_mutex_unlock(&store.lock);
+}
+
+static void slow_after(struct worker_work *work)
+{
+	CONTAINER_OF(work, struct slow, work)->ended++;
+}
+
+static void set_slow(bool slow)
+{
+	uv_mutex_lock(&store.lock);
+	store.slow = slow;
+	uv_cond_broadcast(&store.released);
+	uv_mutex_unlock(&store.lock);
+}
+
+static void large_sources_keep_nobody_waiting(void **state)
+{
+	struct rig *r = *state;
+	struct slow slow[6] = {0};
+	struct answer a, late, s, vm;
+	unsigned begun = 0;
+
+	boot(r, &a);
+	set_slow(true);
+	for (size_t i = 0; i < ARRAY_LEN(slow); i++) {
+		slow[i].work =
+			(struct worker_work){.run = slow_run, .after = slow_after, .is_long = true};
+		worker_queue(r->w, NULL, &slow[i].work);
+	}
+	/* A VM that runs is stopped, which writes its record. */
+	stop(r, &a, 60000, &s);
+	vm_ends(VM_END_CLEAN, 0);
+	wait_for(r, &s.calls, 1);
+	/* One that is told to end while its source waits for a thread does not wait for it. */
+	start(r, "k", &late);
+	worker_vm_id("k", vm.vm_id);
+	vm.instance = 2;
+	while (!r->w->vms->boot || r->w->vms->boot->step != BOOT_WRITING)
+		uv_run(&r->loop, UV_RUN_ONCE);
+	stop(r, &vm, 0, &s);
+	wait_for(r, &s.calls, 1);
+	assert_int_equal(s.boot.state, WORKER_STOPPED);
+	assert_int_equal(late.calls, 1);
+	uv_mutex_lock(&store.lock);
+	for (size_t i = 0; i < ARRAY_LEN(slow); i++)
+		begun += slow[i].begun;
+	uv_mutex_unlock(&store.lock);
+	assert_true(begun <= WORKERS_LONG_MAX);
+	set_slow(false);
+	for (size_t i = 0; i < ARRAY_LEN(slow); i++)
+		wait_for(r, &slow[i].ended, 1);
+}
+
 static void stops_share_the_end(void **state)
 {
 	struct rig *r = *state;
@@ -613,6 +681,7 @@ int main(void)
 		WITH_RIG(a_life),
 		WITH_RIG(many_starts_have_one_winner),
 		WITH_RIG(a_stop_while_the_image_is_fetched),
+		WITH_RIG(large_sources_keep_nobody_waiting),
 		WITH_RIG(stops_share_the_end),
 		WITH_RIG(a_vm_that_does_not_die),
 		WITH_RIG(a_close_after_a_vm_that_does_not_die),

@@ -58,7 +58,41 @@ static void work_after(uv_work_t *uv, int status);
 
 static void work_start(struct worker_work *work)
 {
-	uv_queue_work(work->w->loop, &work->uv, work_run, work_after);
+	struct workers *w = work->w;
+	struct worker_work **at = &w->long_waiting;
+
+	if (work->is_long && w->long_running == WORKERS_LONG_MAX) {
+		while (*at)
+			at = &(*at)->next_long;
+		*at = work;
+		return;
+	}
+	w->long_running += work->is_long;
+	uv_queue_work(w->loop, &work->uv, work_run, work_after);
+}
+
+void worker_hurry(struct worker_work *work)
+{
+	struct worker_work **at = &work->w->long_waiting;
+
+	while (*at && *at != work)
+		at = &(*at)->next_long;
+	if (!*at)
+		return; /* it runs, or waits for another work of its VM */
+	*at = STEAL(work->next_long);
+	work->is_long = false;
+	work_start(work);
+}
+
+static void long_ended(struct workers *w)
+{
+	struct worker_work *next = w->long_waiting;
+
+	w->long_running--;
+	if (!next)
+		return;
+	w->long_waiting = STEAL(next->next_long);
+	work_start(next);
 }
 
 static void work_after(uv_work_t *uv, int status)
@@ -68,6 +102,8 @@ static void work_after(uv_work_t *uv, int status)
 	struct worker_vm *vm = work->vm;
 
 	(void)status; /* nothing is ever cancelled */
+	if (work->is_long)
+		long_ended(w);
 	if (vm) {
 		vm->works = work->next;
 		if (vm->works)

@@ -18,6 +18,8 @@ struct worker_work {
 	struct workers *w;
 	struct worker_vm *vm; /* NULL: in no order with anything */
 	struct worker_work *next;
+	bool is_long; /* it may take minutes: WORKERS_LONG_MAX of them at once */
+	struct worker_work *next_long;
 	void (*run)(struct worker_work *work);	 /* in a thread */
 	void (*after)(struct worker_work *work); /* on the loop; the work is its to free */
 };
@@ -93,7 +95,8 @@ struct boot {
 	struct logs *made_log; /* NULL with r >= 0: why */
 	int r;
 	struct err why;
-	atomic_bool cancel; /* read by the job */
+	atomic_bool cancel;	     /* read by the job */
+	struct worker_work *writing; /* the job while WRITING */
 
 	uint64_t instance; /* 0 while CHECKING */
 	struct image_wait *wait;
@@ -122,6 +125,8 @@ struct workers {
 	struct err unusable; /* why there is no root_fd; text "": there is one */
 	struct worker_vm *vms;
 	struct worker_log *logs;
+	struct worker_work *long_waiting;
+	unsigned long_running;
 	uv_timer_t tick;
 	unsigned busy; /* works, boots and prepares under way, and the tick once it closes */
 	bool closing;
@@ -138,6 +143,10 @@ int worker_refuse(const struct workers *w, struct err *e);
 void worker_unbusy(struct workers *w);
 /* Queues it behind the other works of its VM, or at once. */
 void worker_queue(struct workers *w, struct worker_vm *vm, struct worker_work *work);
+/* Half of the loop's threads, so that the copying of sources never keeps a stop waiting. */
+#define WORKERS_LONG_MAX 2
+/* A long work that has nothing more to do but to end does not wait for its turn. */
+void worker_hurry(struct worker_work *work);
 struct worker_vm *worker_find(struct workers *w, const char *vm_id); /* NULL: none */
 struct worker_vm *worker_get(struct workers *w, const char *vm_id);
 /* Forgets a VM of which nothing is known any more. vm may be freed. */

@@ -160,6 +160,7 @@ void boot_stop(struct boot *b, uint64_t grace_ms)
 		break;
 	case BOOT_WRITING:
 		atomic_store(&b->cancel, true);
+		worker_hurry(b->writing);
 		break;
 	case BOOT_STARTING:
 		b->deadline_ms = uv_now(b->w->loop);

@@ -189,6 +189,9 @@ static void write_run(struct worker_work *work)
 	struct boot *b = CONTAINER_OF(work, struct boot_work, work)->b;
 
 	b->why = ERR_INIT;
+	b->r = -ECANCELED;
+	if (is_cancelled(b))
+		return;
 	b->guest_url = guest_env_find_engine(b->engine_url, &b->engine_port);
 	b->r = write_source(b, &b->why);
 	if (b->r >= 0)
@@ -205,6 +208,7 @@ static void write_after(struct worker_work *work)
 	struct boot *b = bw->b;
 
 	free(bw);
+	b->writing = NULL;
 	for (size_t i = 0; b->notes && b->notes[i]; i++)
 		boot_say(b, "%s", b->notes[i]);
 	if (b->r < 0 || atomic_load(&b->cancel))
@@ -219,6 +223,7 @@ static void on_image(struct image *img, const struct err *why, void *user)
 {
 	struct image_wait *wait = user;
 	struct boot *b = wait->boot;
+	struct boot_work *bw;
 
 	free(wait);
 	if (!b) {
@@ -233,7 +238,10 @@ static void on_image(struct image *img, const struct err *why, void *user)
 	b->img = img;
 	b->vm->record.base_digest = xstrdup(img->digest);
 	b->step = BOOT_WRITING;
-	boot_queue(b, b->vm, xcalloc(1, sizeof(struct boot_work)), write_run, write_after);
+	bw = xcalloc(1, sizeof(*bw));
+	bw->work.is_long = true;
+	b->writing = &bw->work;
+	boot_queue(b, b->vm, bw, write_run, write_after);
 }
 
 void boot_forget_image(struct boot *b)

@@ -101,7 +101,8 @@ int net_files_write(int root_fd, const struct guest_net *net, enum net_localhost
 		localhost == NET_LOCALHOST_HOST ? gateway : "127.0.0.1", gateway,
 		is_word(hostname) ? "127.0.0.1 " : "", is_word(hostname) ? hostname : "",
 		is_word(hostname) ? "\n" : "");
-	resolv = xasprintf("nameserver %s\n", dns);
+	/* Longer answers by UDP: the resolver is not there by TCP. */
+	resolv = xasprintf("nameserver %s\noptions edns0\n", dns);
 	r = write_text(etc, "hosts", hosts, e);
 	return r < 0 ? r : write_text(etc, "resolv.conf", resolv, e);
 }

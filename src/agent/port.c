@@ -6,9 +6,9 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -19,14 +19,6 @@
 #define PIECES_MAX 64	  /* = PIECE / READ_MAX */
 #define RETRY_MS   5
 #define PORTS_PATH "/sys/class/virtio-ports"
-
-static int64_t now_ms(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
-}
 
 static void wait_a_little(int ms)
 {
@@ -60,13 +52,13 @@ static bool find_node(const char *name, char *dst, size_t size)
 
 int port_open(const char *name, int wait_ms, struct err *e)
 {
-	int64_t until = now_ms() + wait_ms;
+	int64_t until = clock_ms() + wait_ms;
 	char node[64], path[80];
 	int fd;
 
 	/* The name arrives by a message of the device some time after the port itself. */
 	while (!find_node(name, node, sizeof(node))) {
-		if (now_ms() >= until)
+		if (clock_ms() >= until)
 			return err_set(e, "S300", ENODEV,
 				"no console port is called %s: the VM was started without it",
 				name);
@@ -82,7 +74,7 @@ int port_open(const char *name, int wait_ms, struct err *e)
 
 int port_read_full(int fd, void *data, size_t len, int wait_ms)
 {
-	int64_t until = now_ms() + wait_ms;
+	int64_t until = clock_ms() + wait_ms;
 	uint8_t *p = data;
 
 	while (len) {
@@ -95,7 +87,7 @@ int port_read_full(int fd, void *data, size_t len, int wait_ms)
 		}
 		if (n < 0 && errno != EAGAIN && errno != EINTR)
 			return -errno;
-		if (now_ms() >= until)
+		if (clock_ms() >= until)
 			return -ETIMEDOUT;
 		/* poll() would return at once while the host is away. */
 		wait_a_little(RETRY_MS);
@@ -105,7 +97,7 @@ int port_read_full(int fd, void *data, size_t len, int wait_ms)
 
 int port_write_full(int fd, const void *data, size_t len, int wait_ms)
 {
-	int64_t until = now_ms() + wait_ms;
+	int64_t until = clock_ms() + wait_ms;
 	const uint8_t *p = data;
 
 	while (len) {
@@ -118,7 +110,7 @@ int port_write_full(int fd, const void *data, size_t len, int wait_ms)
 		}
 		if (n < 0 && errno != EAGAIN && errno != EINTR)
 			return -errno;
-		if (now_ms() >= until)
+		if (clock_ms() >= until)
 			return -ETIMEDOUT;
 		wait_a_little(RETRY_MS);
 	}

@@ -308,7 +308,7 @@ def the_network_is_there_before_the_worker(t):
             "busybox ip -6 route; cat /proc/sys/net/ipv6/conf/eth0/accept_ra")
     w = boot(t, make_job(look), source, 0, image_name=name, options=["--net"])
     t.contains(w.out, "100.96.0.1 localhost\n100.96.0.1 host.iii.internal\n127.0.0.1 sandbox\n"
-                      "nameserver 100.96.0.1\n", "output: /etc")
+                      "nameserver 100.96.0.1\noptions edns0\n", "output: /etc")
     for line in ("02:6d:73:00:00:02", "inet 100.96.0.2/30", "mtu 1500", "default via 100.96.0.1"):
         t.contains(w.out, line, "output: IPv4")
     t.check("tentative" not in w.out, f"an address is not usable yet: {w.out}")

@@ -279,7 +279,7 @@ static void net_files_replace_whatever_is_there(void **state)
 			fail_msg("%d: %s", how, e.text);
 		cleanup_free char *h = etc_text(root, "hosts"), *r = etc_text(root, "resolv.conf");
 		assert_string_equal(h, hosts);
-		assert_string_equal(r, "nameserver 100.96.0.1\n");
+		assert_string_equal(r, "nameserver 100.96.0.1\noptions edns0\n");
 		assert_int_equal(fstatat(root, "etc/hosts", &after, AT_SYMLINK_NOFOLLOW), 0);
 		assert_true(S_ISREG(after.st_mode));
 		assert_int_equal(after.st_mode & 0777, 0644);

@@ -137,7 +137,7 @@ static bool has(char *const *v, const char *a, const char *b)
 static void test_passt_args(void **state)
 {
 	struct plan_net p = {.passt = (char *)"/usr/bin/passt", .ipv6 = true};
-	char **v = net_link_passt_args(&p, 7);
+	char **v = net_link_passt_args(&p, 7, 0);
 
 	(void)state;
 	assert_string_equal(v[0], "/usr/bin/passt");
@@ -148,12 +148,13 @@ static void test_passt_args(void **state)
 	assert_true(has(v, "--dns-forward", "100.96.0.1") && has(v, "--netmask", "30"));
 	/* The gateway has to be the host; no interface where passt finds one. */
 	assert_false(has(v, "--no-map-gw", NULL) || has(v, "--interface", NULL));
-	assert_false(has(v, "--ipv4-only", NULL));
+	assert_false(has(v, "--ipv4-only", NULL) || has(v, "--runas", NULL));
 	strv_free(v);
 	p.ipv6 = false;
 	snprintf(p.interface, sizeof(p.interface), "eth7");
-	v = net_link_passt_args(&p, 7);
+	v = net_link_passt_args(&p, 7, 0x70001234);
 	assert_true(has(v, "--ipv4-only", NULL) && has(v, "--interface", "eth7"));
+	assert_true(has(v, "--runas", "1879052852"));
 	assert_false(has(v, "--address", "fd6d:7300::2"));
 	strv_free(v);
 }
@@ -165,6 +166,7 @@ static void test_page(void **state)
 	const struct net_page *seen;
 	struct net_page *page;
 	cleanup_fd int other = memfd_create("other", MFD_CLOEXEC);
+	FILE *file = tmpfile();
 	struct err e = ERR_INIT;
 	int fd, status;
 	pid_t pid;
@@ -194,6 +196,11 @@ static void test_page(void **state)
 	/* A file that somebody could cut. */
 	assert_int_equal(ftruncate(other, 4096), 0);
 	assert_true(net_page_map(other, &page, &e) < 0);
+	/* One that cannot be sealed. */
+	assert_non_null(file);
+	assert_int_equal(ftruncate(fileno(file), 4096), 0);
+	assert_true(net_page_map(fileno(file), &page, &e) < 0);
+	fclose(file);
 }
 
 /* --- the host's addresses --- */

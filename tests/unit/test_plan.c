@@ -236,6 +236,7 @@ static void test_bad_worker(void **state)
 	static const struct bad_case cases[] = {
 		{"\"log_fd\":15", "\"log_fd\":5", "log_fd"},
 		{"\"log_fd\":15", "\"log_fd\":16", "log_fd"},
+		{"\"log_fd\":15", "\"log_fd\":null", "log_fd"},
 		{"\"log_fd\":15", "\"log_fd\":9", "twice"},
 		{"\"log_fd\":15", "\"log_fd\":\"15\"", "log_fd"},
 		{"," SOURCE, "", "source"},

@@ -38,6 +38,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -95,14 +96,6 @@ struct boot {
 	enum vm_end end;
 	struct err why;
 };
-
-static int64_t now_ms(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
 
 /* --- decisions --- */
 
@@ -192,7 +185,7 @@ static void tell_guest_shutdown(struct boot *b, uint32_t grace_ms)
 /* Also once more, with less patience. */
 static void shut_down(struct boot *b, uint32_t grace_ms)
 {
-	int64_t until = now_ms() + grace_ms + VM_LEAVE_MS;
+	int64_t until = clock_ms() + grace_ms + VM_LEAVE_MS;
 
 	if (b->phase == PHASE_RUNNING)
 		b->phase = PHASE_STOPPING;
@@ -296,7 +289,7 @@ static int on_guest_line(char *line, size_t len, void *user)
 		b->announced = true;
 		b->guest_status = g.status;
 		if (b->phase != PHASE_STOPPING)
-			b->deadline_ms = now_ms() + BOOT_POWER_OFF_MS;
+			b->deadline_ms = clock_ms() + BOOT_POWER_OFF_MS;
 		b->phase = PHASE_LEAVING;
 		tell_guest(b, CONTROL_GUEST_ACK);
 	}
@@ -522,7 +515,7 @@ static void report(struct boot *b, int status)
 /* Waits for room in the log. A daemon that does not read has had its time in the end. */
 static void flush_log(struct boot *b, int64_t until)
 {
-	if (logpipe_flush(&b->log, (int)MAX(until - now_ms(), (int64_t)0)) < 0)
+	if (logpipe_flush(&b->log, (int)MAX(until - clock_ms(), (int64_t)0)) < 0)
 		logpipe_writer_done(&b->log);
 }
 
@@ -536,7 +529,7 @@ static void drain_stream(struct boot *b, bool (*read_one)(struct boot *b), int64
 /* Takes in what a dead VMM left in its pipes. */
 static void drain(struct boot *b)
 {
-	int64_t until = now_ms() + LOG_DRAIN_MS;
+	int64_t until = clock_ms() + LOG_DRAIN_MS;
 
 	drain_stream(b, read_console, until);
 	drain_stream(b, read_messages, until);
@@ -574,7 +567,7 @@ static void move_frames(struct boot *b, const struct pollfd *p)
 {
 	struct err e = ERR_INIT;
 
-	if (net_link_move(b->net, p, (uint64_t)now_ms(), &e) < 0)
+	if (net_link_move(b->net, p, (uint64_t)clock_ms(), &e) < 0)
 		decide(b, VM_END_VMM_FAILED, "%s", e.text);
 }
 
@@ -590,7 +583,7 @@ static void wait_once(struct boot *b)
 		[SLOT_GUEST] = {.fd = b->decided ? -1 : b->vmm.control, .events = POLLIN},
 		[SLOT_ENV] = {.fd = b->env_sent < b->env.len ? b->vmm.env : -1, .events = POLLOUT},
 	};
-	int64_t left = b->deadline_ms == NEVER ? 0 : MAX(b->deadline_ms - now_ms(), (int64_t)0);
+	int64_t left = b->deadline_ms == NEVER ? 0 : MAX(b->deadline_ms - clock_ms(), (int64_t)0);
 	struct timespec t = {.tv_sec = left / 1000, .tv_nsec = left % 1000 * 1000000};
 	sigset_t none;
 
@@ -644,7 +637,7 @@ static int supervise(struct boot *b)
 		if (orphaned)
 			on_daemon_gone(b);
 		check_network(b);
-		if (!b->decided && b->deadline_ms != NEVER && now_ms() >= b->deadline_ms)
+		if (!b->decided && b->deadline_ms != NEVER && clock_ms() >= b->deadline_ms)
 			on_deadline(b);
 		release_agent(b);
 	}
@@ -656,7 +649,7 @@ static int run(struct boot *b, struct err *e)
 {
 	int status, r;
 
-	b->deadline_ms = now_ms() + b->plan.boot_timeout_ms;
+	b->deadline_ms = clock_ms() + b->plan.boot_timeout_ms;
 	if ((r = start(b, e)) < 0)
 		return r;
 	status = supervise(b);
@@ -749,7 +742,7 @@ static int bind_to_daemon(const struct plan *p, struct err *e)
 /* What has to be there before the VMM. */
 static int open_network(struct boot *b, struct err *e)
 {
-	int r = b->plan.net.passt ? net_link_start(&b->plan, PLAN_FD_LIFE, &b->net, e) : 0;
+	int r = b->plan.net.passt ? net_link_start(&b->plan, &b->net, e) : 0;
 
 	if (r == 0 && (r = confine_files(CONFINE_FILES_MAX)) < 0)
 		err_set(e, "S300", -r, "setrlimit: %s", err_str(r));

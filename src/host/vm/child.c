@@ -7,18 +7,10 @@
 #include <stdint.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fd.h"
-
-static int64_t now_ms(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
 
 /* Reads until the child's end is closed. 0, or -ETIMEDOUT. */
 static int collect(int fd, int64_t deadline, char *out, size_t len)
@@ -28,7 +20,7 @@ static int collect(int fd, int64_t deadline, char *out, size_t len)
 	out[0] = '\0';
 	for (;;) {
 		char spill[256];
-		int64_t left = deadline - now_ms();
+		int64_t left = deadline - clock_ms();
 		struct pollfd p = {.fd = fd, .events = POLLIN};
 		bool full = got + 1 >= len;
 		ssize_t n;
@@ -57,7 +49,7 @@ static int collect_status(pid_t pid, int64_t deadline, int *ret_status)
 			return 0;
 		if (p < 0 && errno != EINTR)
 			return -errno;
-		if (now_ms() >= deadline)
+		if (clock_ms() >= deadline)
 			return -ETIMEDOUT;
 		poll(NULL, 0, 1);
 	}
@@ -65,7 +57,7 @@ static int collect_status(pid_t pid, int64_t deadline, int *ret_status)
 
 int child_run(int (*fn)(int out_fd, void *arg), void *arg, int timeout_ms, char *out, size_t len)
 {
-	int64_t deadline = now_ms() + timeout_ms;
+	int64_t deadline = clock_ms() + timeout_ms;
 	int pipefd[2], r, status = 0;
 	pid_t pid;
 

@@ -11,6 +11,7 @@ int confine_ns_root(const struct confine *c, const struct confine_policy *policy
 
 /* confine_uid.c: another user id than the host's root. */
 #define CONFINE_UID_BASE 0x70000000u /* above what distributions and containers give out */
+#define CONFINE_UID_SPAN 0x01000000u /* as many are used from there on */
 
 /* A user namespace that maps this user to `uid`, to show files by. A descriptor or -errno. */
 int confine_uid_map(uid_t uid);

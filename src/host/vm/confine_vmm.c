@@ -34,7 +34,6 @@
 #include "host/vm/child.h"
 #include "host/vm/confine_priv.h"
 
-#define UID_SPAN      0x01000000u /* as many ids are used from CONFINE_UID_BASE on */
 #define FILE_SLACK    (64u << 20) /* what a VMM may write beside the disk */
 #define TRY_MS	      10000
 #define LOCKED_MEMORY 65536
@@ -102,7 +101,7 @@ static void note(struct confine_report *r, enum confine_layer l, int result)
  * other. */
 static void prepare_uid(struct confine *c)
 {
-	uid_t uid = CONFINE_UID_BASE + (uid_t)getpid() % UID_SPAN;
+	uid_t uid = CONFINE_UID_BASE + (uid_t)getpid() % CONFINE_UID_SPAN;
 	int fd = confine_uid_map(uid);
 
 	if (fd < 0)

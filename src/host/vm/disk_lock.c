@@ -4,27 +4,20 @@
 #include <poll.h>
 #include <stdio.h>
 #include <sys/file.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+
 #define LOCK_AGAIN_MS 50
-
-static int64_t now_ms(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
 
 /* -EWOULDBLOCK: another VM has it. */
 static int lock_one(const struct plan_disk *d, int stop_fd)
 {
-	int64_t until = now_ms() + (d->throwaway ? 0 : DISK_LOCK_WAIT_MS);
+	int64_t until = clock_ms() + (d->throwaway ? 0 : DISK_LOCK_WAIT_MS);
 	struct pollfd stop = {.fd = stop_fd, .events = POLLIN};
 
 	while (flock(d->fd, LOCK_EX | LOCK_NB) < 0) {
-		if (errno != EWOULDBLOCK || now_ms() >= until)
+		if (errno != EWOULDBLOCK || clock_ms() >= until)
 			return -errno;
 		if (poll(&stop, 1, LOCK_AGAIN_MS) > 0)
 			return -ECANCELED;
@@ -50,8 +43,8 @@ int disk_lock_all(const struct plan *p, int stop_fd, struct err *e)
 				d->role, name);
 		if (r == -ECANCELED)
 			return err_set(e, "S300", -r,
-				"the VM was killed while it waited for the disk %s (%s), which "
-				"another VM uses",
+				"the VM was told to end while it waited for the disk %s (%s), "
+				"which another VM uses",
 				d->role, name);
 		return err_set(e, "S300", -r, "cannot lock the disk %s (%s): %s", d->role, name,
 			err_str(r));

@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/mem.h"
 
@@ -72,21 +73,13 @@ void logpipe_put(struct logpipe_writer *w, enum vm_stream stream, const void *da
 	logpipe_push(w);
 }
 
-static int64_t now_ms(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
 int logpipe_flush(struct logpipe_writer *w, int timeout_ms)
 {
-	int64_t until = now_ms() + timeout_ms;
+	int64_t until = clock_ms() + timeout_ms;
 
 	for (;;) {
 		struct pollfd p = {.fd = w->fd, .events = POLLOUT};
-		int64_t left = until - now_ms();
+		int64_t left = until - clock_ms();
 		struct timespec t = {.tv_sec = left / 1000, .tv_nsec = left % 1000 * 1000000};
 
 		logpipe_push(w);

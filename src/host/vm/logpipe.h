@@ -16,7 +16,9 @@
 
 #define LOGPIPE_CHUNK_MAX 16384 /* bytes of a chunk; the length 0 is illegal too */
 #define LOGPIPE_HDR	  4
-#define LOGPIPE_SIZE	  (1 << 20) /* asked for; the kernel may give less */
+/* Asked for; the kernel may give less, and does when a user's pipes together have more than 64 MiB
+ * (pipe-user-pages-soft). */
+#define LOGPIPE_SIZE (256 << 10)
 
 /* Near (read, non-blocking) and far end (write, non-blocking), close-on-exec. */
 int logpipe_new(int ret[2]);

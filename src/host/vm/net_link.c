@@ -2,8 +2,9 @@
  *
  * passt confines itself when it has started (its own user and mount namespaces, a system call
  * filter) and ends when its socket does, which is when this process ends in whatever way: its
- * parent-death signal is lost as soon as it changes its identity. What it gets is that socket, the
- * life pipe, a pipe for its words and no environment.
+ * parent-death signal is lost as soon as it changes its identity. What it gets is that socket, a
+ * pipe for its words and no environment. Root's runs as a user of its own that owns nothing, where
+ * such a number can be had; else as nobody.
  *
  * The firewall's list of the host's own addresses follows the host (net_hosts.h); a VM whose list
  * could not do so any more is ended.
@@ -25,6 +26,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "host/vm/confine.h"
+#include "host/vm/confine_priv.h"
 #include "host/vm/net_hosts.h"
 #include "host/vm/net_page.h"
 #include "host/vm/net_relay.h"
@@ -33,8 +35,12 @@
 /* Bursts of either side find room without a loss, as far as the host's limit allows. */
 #define SOCKET_BUF (1 << 20)
 
-/* A connection of the guest's is a descriptor of passt's: with more of them it refuses new ones. */
-#define PASST_FILES_MAX 8192
+/* A connection of the guest's is a descriptor of passt's, and so is every UDP port that it sends
+ * from, which is then a port of the host: with more of them at a time passt refuses new ones. The
+ * host has some 28000 ports to give out (ip_local_port_range). */
+#define PASST_FILES_MAX 2048
+
+#define MAP_MAX 65536 /* text of a map of ids */
 
 enum {
 	POLL_VMM,
@@ -59,14 +65,18 @@ static void add(char ***v, const char *a, const char *b)
 		strv_add(v, b);
 }
 
-char **net_link_passt_args(const struct plan_net *p, int fd)
+char **net_link_passt_args(const struct plan_net *p, int fd, uid_t uid)
 {
-	char number[16], **v = NULL;
+	char number[16], user[16], **v = NULL;
 
 	snprintf(number, sizeof(number), "%d", fd);
 	add(&v, p->passt, NULL);
 	add(&v, "--foreground", "--quiet");
 	add(&v, "--fd", number);
+	if (uid) {
+		snprintf(user, sizeof(user), "%u", (unsigned)uid);
+		add(&v, "--runas", user);
+	}
 	if (p->interface[0])
 		add(&v, "--interface", p->interface);
 	add(&v, "--mtu", "1500");
@@ -90,11 +100,38 @@ char **net_link_passt_args(const struct plan_net *p, int fd)
 	return v;
 }
 
-static _Noreturn void be_passt(
-	const struct plan_net *p, int socket, int words, int life, const pid_t parent)
+/* A map of user or group ids: "first here, first there, how many" a line. */
+static bool map_has(const char *path, unsigned id)
 {
-	const int keep[] = {socket, life};
-	char **argv = net_link_passt_args(p, socket), *env[] = {NULL};
+	cleanup_free char *text = NULL;
+	unsigned first, count;
+
+	if (fd_slurp_at(AT_FDCWD, path, MAP_MAX, &text, NULL) < 0)
+		return false;
+	for (const char *line = text; line; line = strchr(line, '\n')) {
+		line += *line == '\n';
+		if (sscanf(line, "%u %*u %u", &first, &count) == 2 && id >= first &&
+			id - first < count)
+			return true;
+	}
+	return false;
+}
+
+/* Unique among the living, like the VMM's own; 0: passt shall look for itself. */
+static uid_t own_uid(void)
+{
+	uid_t uid = CONFINE_UID_BASE + (uid_t)getpid() % CONFINE_UID_SPAN;
+
+	if (geteuid() != 0 || !map_has("/proc/self/uid_map", uid) ||
+		!map_has("/proc/self/gid_map", uid))
+		return 0;
+	return uid;
+}
+
+static _Noreturn void be_passt(const struct plan_net *p, int socket, int words, const pid_t parent)
+{
+	const int keep[] = {socket};
+	char **argv = net_link_passt_args(p, socket, own_uid()), *env[] = {NULL};
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 	sigset_t none;
 
@@ -104,7 +141,6 @@ static _Noreturn void be_passt(
 		dup2(words, 2) < 0 || confine_fds(keep, ARRAY_LEN(keep), NULL) < 0)
 		_exit(126);
 	fd_set_cloexec(socket, false);
-	fd_set_cloexec(life, false);
 	signal(SIGPIPE, SIG_DFL);
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
@@ -113,10 +149,16 @@ static _Noreturn void be_passt(
 	_exit(127);
 }
 
-static int start_passt(struct net_link *n, const struct plan_net *p, int life, struct err *e)
+static void set_room(int socket)
+{
+	const int size = SOCKET_BUF;
+
+	setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
+}
+
+static int start_passt(struct net_link *n, const struct plan_net *p, struct err *e)
 {
 	cleanup_fd int far = -1, said = -1;
-	const int size = SOCKET_BUF;
 	const pid_t self = getpid();
 	int s[2], w[2], r = fd_socketpair(s);
 
@@ -124,8 +166,8 @@ static int start_passt(struct net_link *n, const struct plan_net *p, int life, s
 		return err_set(e, "S300", -r, "cannot connect passt: %s", err_str(r));
 	net_relay_set_helper(&n->relay, s[0]);
 	far = s[1];
-	setsockopt(s[0], SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
-	setsockopt(s[1], SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
+	set_room(s[0]);
+	set_room(s[1]);
 	if (pipe2(w, O_CLOEXEC) < 0)
 		return err_set(e, "S300", errno, "cannot connect passt: %s", err_str(errno));
 	n->words = w[0];
@@ -134,7 +176,7 @@ static int start_passt(struct net_link *n, const struct plan_net *p, int life, s
 	n->path = xstrdup(p->passt);
 	n->passt = fork();
 	if (n->passt == 0)
-		be_passt(p, far, said, life, self);
+		be_passt(p, far, said, self);
 	if (n->passt < 0) {
 		n->passt = 0;
 		return err_set(e, "S300", errno, "cannot start passt: %s", err_str(errno));
@@ -142,7 +184,7 @@ static int start_passt(struct net_link *n, const struct plan_net *p, int life, s
 	return 0;
 }
 
-static int start(struct net_link *n, const struct plan_net *p, int life, struct err *e)
+static int start(struct net_link *n, const struct plan_net *p, struct err *e)
 {
 	uint64_t seed = 0;
 	int r = net_page_map(p->page_fd, &n->page, e), page_fd = p->page_fd;
@@ -157,16 +199,16 @@ static int start(struct net_link *n, const struct plan_net *p, int life, struct 
 		netframe_policy_port(n->relay.policy, p->ports[i]);
 	if ((r = net_hosts_open(&n->hosts, n->relay.policy, e)) < 0)
 		return r;
-	return start_passt(n, p, life, e);
+	return start_passt(n, p, e);
 }
 
-int net_link_start(const struct plan *p, int life, struct net_link **ret, struct err *e)
+int net_link_start(const struct plan *p, struct net_link **ret, struct err *e)
 {
 	struct net_link *n = xcalloc(1, sizeof(*n));
 	int r;
 
 	n->relay.vmm = n->relay.helper = n->hosts.fd = n->words = -1;
-	r = start(n, &p->net, life, e);
+	r = start(n, &p->net, e);
 	if (r < 0)
 		net_link_free(n);
 	else
@@ -192,9 +234,7 @@ void net_link_free(struct net_link *n)
 
 void net_link_set_vmm(struct net_link *n, int fd)
 {
-	const int size = SOCKET_BUF;
-
-	setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
+	set_room(fd);
 	net_relay_set_vmm(&n->relay, fd);
 }
 
@@ -219,13 +259,17 @@ void net_link_tail(const struct net_link *n, struct buf *out)
 	tail_text(&n->tail, "passt", out);
 }
 
+/* A side that is not waited for is left out: that it has ended would wake the loop for ever. */
+static struct pollfd side(int fd, short events)
+{
+	return (struct pollfd){.fd = events ? fd : -1, .events = events};
+}
+
 void net_link_polls(const struct net_link *n, struct pollfd ret[static NET_LINK_POLLS])
 {
-	ret[POLL_VMM] =
-		(struct pollfd){.fd = n->relay.vmm, .events = net_relay_vmm_events(&n->relay)};
-	ret[POLL_HELPER] = (struct pollfd){
-		.fd = n->relay.helper, .events = net_relay_helper_events(&n->relay)};
-	ret[POLL_HOSTS] = (struct pollfd){.fd = n->hosts.fd, .events = POLLIN};
+	ret[POLL_VMM] = side(n->relay.vmm, net_relay_vmm_events(&n->relay));
+	ret[POLL_HELPER] = side(n->relay.helper, net_relay_helper_events(&n->relay));
+	ret[POLL_HOSTS] = side(n->hosts.fd, POLLIN);
 }
 
 int net_link_move(struct net_link *n, const struct pollfd p[static NET_LINK_POLLS], uint64_t now_ms,

@@ -18,9 +18,9 @@
 
 struct net_link;
 
-/* Opens all of it and starts passt. `life` is held open by passt as well. Call it while processes
- * may still be started and sockets be opened; the page's descriptor is closed. */
-int net_link_start(const struct plan *p, int life, struct net_link **ret, struct err *e);
+/* Opens all of it and starts passt, which ends by itself right after this process. Call it while
+ * processes may still be started and sockets be opened; the page's descriptor is closed. */
+int net_link_start(const struct plan *p, struct net_link **ret, struct err *e);
 
 /* Kills passt, collects it, frees all. NULL allowed. */
 void net_link_free(struct net_link *n);
@@ -46,5 +46,6 @@ int net_link_move(struct net_link *n, const struct pollfd p[static NET_LINK_POLL
  */
 bool net_link_ended(struct net_link *n, struct err *e);
 
-/* The arguments for passt, NULL-terminated (strv_free). */
-char **net_link_passt_args(const struct plan_net *p, int fd);
+/* The arguments for passt, NULL-terminated (strv_free). `uid`: whom it becomes; 0: nothing is said
+ * of that. */
+char **net_link_passt_args(const struct plan_net *p, int fd, uid_t uid);

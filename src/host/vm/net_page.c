@@ -30,11 +30,12 @@ int net_page_new(int *ret_fd, const struct net_page **ret, struct err *e)
 
 int net_page_map(int fd, struct net_page **ret, struct err *e)
 {
+	const int seals = fcntl(fd, F_GET_SEALS);
 	struct stat st;
 	void *page;
 
-	if (fstat(fd, &st) < 0 || st.st_size != PAGE_SIZE_ ||
-		!(fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK))
+	/* A file of a disk has no seals at all, which is -1. */
+	if (fstat(fd, &st) < 0 || st.st_size != PAGE_SIZE_ || seals < 0 || !(seals & F_SEAL_SHRINK))
 		return err_set(e, "S300", EINVAL, "the network's page is not one of ours");
 	page = mmap(NULL, PAGE_SIZE_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (page == MAP_FAILED || madvise(page, PAGE_SIZE_, MADV_DONTFORK) < 0)

@@ -212,57 +212,49 @@ static int pull(int fd, struct net_lane *l)
 	return n ? 1 : -EPIPE;
 }
 
-static enum net_relay_end lose_vmm(struct net_relay *r, enum net_relay_end how)
+/* One direction, and what it is called when its sender or its receiver is at fault. */
+struct way {
+	int *from, *to;
+	struct net_lane *lane;
+	enum netframe_dir dir;
+	enum net_relay_end from_gone, from_broken, to_gone;
+};
+
+static enum net_relay_end lose(int *fd, enum net_relay_end how)
 {
-	fd_close(&r->vmm);
+	fd_close(fd);
 	return how;
 }
 
-static enum net_relay_end lose_helper(struct net_relay *r, enum net_relay_end how)
+static enum net_relay_end carry(
+	struct net_relay *r, const struct way *w, uint64_t now_ms, bool *moved, struct err *e)
 {
-	fd_close(&r->helper);
-	return how;
-}
-
-static enum net_relay_end from_vmm(struct net_relay *r, uint64_t now_ms, bool *moved, struct err *e)
-{
-	int n = pull(r->vmm, &r->to_helper);
+	int n = pull(*w->from, w->lane);
 
 	if (n < 0)
-		return lose_vmm(r, NET_RELAY_VMM_GONE);
-	if (n > 0 && sift(r, &r->to_helper, NETFRAME_FROM_GUEST, now_ms, e) < 0)
-		return lose_vmm(r, NET_RELAY_VMM_BROKEN);
+		return lose(w->from, w->from_gone);
+	if (n > 0 && sift(r, w->lane, w->dir, now_ms, e) < 0)
+		return lose(w->from, w->from_broken);
 	*moved |= n > 0;
-	n = push(r->helper, &r->to_helper);
+	n = push(*w->to, w->lane);
 	*moved |= n > 0;
-	return n < 0 ? lose_helper(r, NET_RELAY_HELPER_GONE) : NET_RELAY_ON;
-}
-
-static enum net_relay_end from_helper(
-	struct net_relay *r, uint64_t now_ms, bool *moved, struct err *e)
-{
-	int n = pull(r->helper, &r->to_vmm);
-
-	if (n < 0)
-		return lose_helper(r, NET_RELAY_HELPER_GONE);
-	if (n > 0 && sift(r, &r->to_vmm, NETFRAME_TO_GUEST, now_ms, e) < 0)
-		return lose_helper(r, NET_RELAY_HELPER_BROKEN);
-	*moved |= n > 0;
-	n = push(r->vmm, &r->to_vmm);
-	*moved |= n > 0;
-	return n < 0 ? lose_vmm(r, NET_RELAY_VMM_GONE) : NET_RELAY_ON;
+	return n < 0 ? lose(w->to, w->to_gone) : NET_RELAY_ON;
 }
 
 enum net_relay_end net_relay_move(struct net_relay *r, uint64_t now_ms, struct err *e)
 {
+	const struct way out = {&r->vmm, &r->helper, &r->to_helper, NETFRAME_FROM_GUEST,
+		NET_RELAY_VMM_GONE, NET_RELAY_VMM_BROKEN, NET_RELAY_HELPER_GONE};
+	const struct way in = {&r->helper, &r->vmm, &r->to_vmm, NETFRAME_TO_GUEST,
+		NET_RELAY_HELPER_GONE, NET_RELAY_HELPER_BROKEN, NET_RELAY_VMM_GONE};
 	bool moved = true;
 
 	for (int i = 0; i < ROUNDS && moved; i++) {
 		enum net_relay_end end;
 
 		moved = false;
-		if ((end = from_vmm(r, now_ms, &moved, e)) != NET_RELAY_ON ||
-			(end = from_helper(r, now_ms, &moved, e)) != NET_RELAY_ON)
+		if ((end = carry(r, &out, now_ms, &moved, e)) != NET_RELAY_ON ||
+			(end = carry(r, &in, now_ms, &moved, e)) != NET_RELAY_ON)
 			return end;
 	}
 	return NET_RELAY_ON;

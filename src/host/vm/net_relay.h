@@ -20,10 +20,9 @@
 #include "wire/netframe.h"
 
 #define NET_RELAY_HDR 4
-#define NET_RELAY_SPARE                                                                            \
-	4096 /* kept free for answers to the guest; a guest that does not read them                \
-		is not told more */
-#define NET_RELAY_BUF (NET_RELAY_HDR + NETFRAME_MAX + 65536 + NET_RELAY_SPARE)
+/* Kept free for answers to the guest; a guest that does not read them is not told more. */
+#define NET_RELAY_SPARE 4096
+#define NET_RELAY_BUF	(NET_RELAY_HDR + NETFRAME_MAX + 65536 + NET_RELAY_SPARE)
 
 /* data[0 .. out_at) is free, [out_at .. out_end) may be sent and is whole frames but for a first
  * one that is on its way, [in_at .. in_end) is the beginning of a frame that is not all there. */

@@ -362,6 +362,7 @@ static void a_life(void **state)
 	assert_int_equal(fake.n_ports, 2);
 	assert_true(fake.ports[0] == 49134 && fake.ports[1] == 49135);
 	assert_int_equal(fake.vcpus, MANIFEST_CPUS_DEFAULT);
+	assert_int_equal(fake.timeout_ms, 20000);
 	assert_int_equal(a.calls, 0);
 	fake.vm->cb->on_ready(fake.vm, fake.vm->user);
 	assert_int_equal(a.instance, 1);
@@ -593,7 +594,10 @@ static void failures_have_a_number(void **state)
 	wait_for(r, &a.calls, 1);
 	assert_string_equal(a.why.code, "S300");
 	vm.instance = 2;
-	assert_int_equal(state_of(r, &vm), WORKER_EXITED);
+	workers_status(r->w, vm.vm_id, 2, &vm.boot);
+	assert_int_equal(vm.boot.state, WORKER_EXITED);
+	/* It is the host's failure, none of the worker. */
+	assert_false(vm.boot.has_exit_code || vm.boot.has_signal);
 	boot(r, &a);
 	assert_int_equal(a.instance, 3);
 }

@@ -64,7 +64,9 @@ void boot_on_exit(struct vm *vmm, const struct vm_exit *x, void *user)
 	struct worker_boot last = boot_nulls(b);
 	struct err why = x->why;
 
-	boot_attribute(x, &last);
+	/* Of a VM that never was up, nothing of the worker has ended. */
+	if (b->step == BOOT_UP || b->stopping)
+		boot_attribute(x, &last);
 	say_end(b, x, &last);
 	if (b->cb)
 		b->tail = xstrdup(x->tail);

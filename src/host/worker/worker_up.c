@@ -15,8 +15,9 @@
 #include "host/worker/source.h"
 #include "host/worker/worker_priv.h"
 
-#define HOSTNAME     "worker"
-#define MEMORY_FLOOR (128ull << 20) /* of what a worker may use, however small its VM is */
+#define HOSTNAME	"worker"
+#define BOOT_TIMEOUT_MS 20000	       /* without an agent by then, start fails with S300 */
+#define MEMORY_FLOOR	(128ull << 20) /* of what a worker may use, however small its VM is */
 
 /* --- the VM --- */
 
@@ -107,6 +108,7 @@ static int boot_vm(struct boot *b, struct err *e)
 		.upper_fd = b->upper_fd,
 		.env = env,
 		.hostname = HOSTNAME,
+		.boot_timeout_ms = BOOT_TIMEOUT_MS,
 		.net = &net,
 		.worker = &job,
 		.source_fd = b->source_fd,

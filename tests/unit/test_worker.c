@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -42,6 +43,7 @@ static struct {
 	uint32_t vcpus, timeout_ms;
 	uint16_t ports[4];
 	size_t n_ports;
+	int pid; /* 0: none that the next daemon might kill */
 } fake;
 
 int vm_start(uv_loop_t *loop, const struct vm_spec *spec, const struct vm_callbacks *cb, void *user,
@@ -80,7 +82,7 @@ const char *vm_backend_name(const struct vm *vm)
 
 int vm_pid(const struct vm *vm)
 {
-	return getpid();
+	return fake.pid;
 }
 
 void vm_log_pause(struct vm *vm, uint32_t ms)
@@ -113,6 +115,19 @@ static void vm_ends(enum vm_end end, int guest_status)
 
 	err_set(&x.why, "S300", EIO, "it ended");
 	fake.vm->cb->on_exit(fake.vm, &x, fake.vm->user);
+}
+
+/* --- a disk that is full --- */
+
+static atomic_bool disk_full;
+
+int fsync(int fd)
+{
+	if (atomic_load(&disk_full)) {
+		errno = ENOSPC;
+		return -1;
+	}
+	return (int)syscall(SYS_fsync, fd);
 }
 
 /* --- images --- */
@@ -650,6 +665,80 @@ static void a_flood_is_slowed(void **state)
 	assert_true(fake.vm->log_pause_ms > 100 && fake.vm->log_pause_ms < 1000);
 }
 
+static void read_record(struct rig *r, const char *vm_id, struct worker_record *ret)
+{
+	struct err e = ERR_INIT;
+	cleanup_fd int root = -1;
+
+	if (vmdir_root(&root, &e) < 0 ||
+		vmdir_peek(root, vm_id, &(struct vmdir_mark){0}, ret, &e) < 0)
+		fail_msg("%s", e.text);
+}
+
+/* The end of a boot that found the disk full is written when there is room again. */
+static void an_end_that_cannot_be_written(void **state)
+{
+	struct rig *r = *state;
+	struct answer a, s;
+	struct worker_record rec;
+	enum worker_state on_disk;
+
+	boot(r, &a);
+	stop(r, &a, 60000, &s);
+	atomic_store(&disk_full, true);
+	vm_ends(VM_END_CLEAN, 5);
+	wait_for(r, &s.calls, 1);
+	assert_int_equal(s.boot.state, WORKER_STOPPED);
+	read_record(r, a.vm_id, &rec);
+	assert_int_not_equal(rec.boot.state, WORKER_STOPPED);
+	worker_record_done(&rec);
+	atomic_store(&disk_full, false);
+	do {
+		uv_run(&r->loop, UV_RUN_ONCE);
+		assert_int_equal(state_of(r, &a), WORKER_STOPPED);
+		read_record(r, a.vm_id, &rec);
+		on_disk = rec.boot.state;
+		worker_record_done(&rec);
+	} while (on_disk != WORKER_STOPPED);
+	/* And before the daemon goes. */
+	boot(r, &a);
+	stop(r, &a, 60000, &s);
+	atomic_store(&disk_full, true);
+	vm_ends(VM_END_CLEAN, 6);
+	wait_for(r, &s.calls, 1);
+	atomic_store(&disk_full, false);
+	rig_close(r);
+	rig_open(r);
+	assert_int_equal(state_of(r, &a), WORKER_STOPPED);
+}
+
+/* The next daemon looks for its process, and must not hear that it has ended. */
+static void a_vm_that_outlives_the_daemon(void **state)
+{
+	struct rig *r = *state;
+	cleanup_free char *folders = path_join(r->dir, "workers");
+	struct answer a, s;
+	struct worker_record rec;
+
+	fake.pid = getpid();
+	boot(r, &a);
+	stop(r, &a, 0, &s);
+	r->closed = 0;
+	workers_close(r->w, on_closed, r);
+	images_close(r->images, on_closed, r);
+	wait_for(r, &r->closed, 2);
+	assert_string_equal(s.why.code, "S504");
+	workers_free(r->w);
+	read_record(r, a.vm_id, &rec);
+	assert_int_equal(rec.boot.state, WORKER_RUNNING);
+	assert_int_equal(rec.pid, getpid());
+	assert_true(rec.pid_start == process_start_time(getpid()));
+	worker_record_done(&rec);
+	/* It would kill this process. */
+	assert_int_equal(path_remove_at(AT_FDCWD, folders), 0);
+	rig_open(r);
+}
+
 static void attribution(void **state)
 {
 	static const struct {
@@ -692,6 +781,8 @@ int main(void)
 		WITH_RIG(failures_have_a_number),
 		WITH_RIG(a_restart_knows_them),
 		WITH_RIG(a_flood_is_slowed),
+		WITH_RIG(an_end_that_cannot_be_written),
+		WITH_RIG(a_vm_that_outlives_the_daemon),
 		cmocka_unit_test(attribution),
 	};
 

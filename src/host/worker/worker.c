@@ -374,6 +374,7 @@ void workers_close(struct workers *w, void (*closed)(void *user), void *user)
 	w->closing = true;
 	for (struct worker_vm *vm = w->vms, *next; vm; vm = next) {
 		next = vm->next;
+		rest_save(vm);
 		if (!vm->boot)
 			continue;
 		if (vm->boot->step == BOOT_CHECKING)

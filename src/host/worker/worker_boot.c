@@ -146,9 +146,11 @@ static void boot_over(struct boot *b)
 	struct worker_boot last = b->last;
 
 	b->dir.fd = b->dir.lock_fd = -1;
-	last.state = vm->record.boot.state;
-	vm->record.boot = last;
-	worker_set_state(vm, b->last.state);
+	if (!b->abandoned) {
+		last.state = vm->record.boot.state;
+		vm->record.boot = last;
+		worker_set_state(vm, b->last.state);
+	}
 	vm->boot = NULL;
 	tell_waiters(b);
 	boot_answer(b, &failed);
@@ -160,16 +162,23 @@ static void save_after(struct worker_work *work)
 {
 	struct boot_work *bw = CONTAINER_OF(work, struct boot_work, work);
 	struct boot *b = bw->b;
+	struct worker_vm *vm = b->vm;
 	bool last = bw->last;
 
-	/* A disk that is full: what is in memory is told, and after a crash "exited". */
+	/* A disk that is full: what is in memory is told. The end is written when there is room
+	 * again (rest_tick); a daemon that does not live to see it leaves an "exited". */
 	if (bw->r < 0)
 		log_error("the record of a worker VM cannot be written", "vm=%s why=%s", b->vm_id,
 			log_quote(bw->why.text));
 	worker_record_done(&bw->record);
-	free(bw);
 	if (last)
-		boot_over(b);
+		vm->unsaved = bw->r < 0 && !b->abandoned;
+	free(bw);
+	if (!last)
+		return;
+	boot_over(b);
+	if (vm->w->closing)
+		rest_save(vm);
 }
 
 static void queue_save(struct boot *b, const struct worker_boot *last)
@@ -178,10 +187,10 @@ static void queue_save(struct boot *b, const struct worker_boot *last)
 
 	worker_record_copy(&b->vm->record, &bw->record);
 	bw->record.stop_requested = b->stopping;
-	bw->record.pid = b->vmm && !last ? vm_pid(b->vmm) : 0;
+	bw->record.pid = b->vmm && (!last || b->abandoned) ? vm_pid(b->vmm) : 0;
 	bw->record.pid_start = bw->record.pid ? process_start_time(bw->record.pid) : 0;
 	bw->last = last;
-	if (last)
+	if (last && !b->abandoned)
 		bw->record.boot = *last;
 	boot_queue(b, b->vm, bw, save_run, save_after);
 }
@@ -220,6 +229,16 @@ void boot_finish(struct boot *b, const struct worker_boot *last, const struct er
 	}
 	boot_drop_request(b);
 	queue_save(b, &b->last);
+	if (b->abandoned)
+		vm_free(STEAL(b->vmm));
+}
+
+void boot_abandon(struct boot *b, const struct err *why)
+{
+	struct worker_boot last = boot_nulls(b);
+
+	b->abandoned = true;
+	boot_finish(b, &last, why);
 }
 
 /* A failure on the way up. */

@@ -42,6 +42,7 @@ struct worker_vm {
 	struct boot *contenders;     /* starts that wait for the outcome of boot's checks */
 	struct worker_work *works;   /* the first one is in a thread */
 	struct vmdir_mark mark;	     /* of the record on disk that was read last */
+	bool unsaved;		     /* its last boot's end could not be written yet */
 };
 
 /* Where a start is. Only the first ends without a trace. */
@@ -110,6 +111,7 @@ struct boot {
 	bool stopping;
 	uint64_t deadline_ms; /* of the loop's clock */
 	uv_timer_t timer;
+	bool abandoned; /* its VM may live on: its end is for the next daemon to tell */
 	struct stop_waiter *waiters;
 	struct worker_boot last; /* how it ended, once ENDING */
 	struct err failed;	 /* for the caller of start */
@@ -193,6 +195,9 @@ void boot_save(struct boot *b);
 struct worker_boot boot_nulls(const struct boot *b);
 /* The boot is over: last record, then whoever waits is told. why: for the caller of start. */
 void boot_finish(struct boot *b, const struct worker_boot *last, const struct err *why);
+/* The end of a boot whose VM could not be killed, when the daemon goes: the record keeps its state
+ * and process. */
+void boot_abandon(struct boot *b, const struct err *why);
 /* The same for a failure on the way up. */
 void boot_fail(struct boot *b, const struct err *why);
 
@@ -222,8 +227,11 @@ void boot_attribute(const struct vm_exit *x, struct worker_boot *ret);
 
 /* --- worker_rest.c --- */
 
-/* Takes notice of what other daemons did to VMs that are at rest here. */
+/* Takes notice of what other daemons did to VMs that are at rest here, and writes what could not be
+ * written. */
 void rest_tick(struct workers *w);
+/* The latter, once, for the last time. */
+void rest_save(struct worker_vm *vm);
 
 /* --- worker_tuning.c --- */
 

@@ -46,6 +46,47 @@ static int settle(struct look *l, struct vmdir *d)
 	return 1;
 }
 
+/* Unless another daemon has started the VM since. */
+static void save_run(struct worker_work *work)
+{
+	struct look *l = CONTAINER_OF(work, struct look, work);
+	struct worker_record now = {0};
+	struct vmdir d;
+
+	l->r = vmdir_open(work->w->root_fd, work->vm->vm_id, false, &d, &l->why);
+	if (l->r < 0)
+		return;
+	l->r = vmdir_load(&d, &now, &l->why);
+	if (l->r >= 0 && now.boot.instance <= l->record.boot.instance)
+		l->r = vmdir_save(&d, &l->record, &l->why);
+	vmdir_close(&d);
+	worker_record_done(&now);
+}
+
+static void save_after(struct worker_work *work)
+{
+	struct look *l = CONTAINER_OF(work, struct look, work);
+
+	/* The next look takes what is there. Another daemon's lock ends some day. */
+	if (l->r >= 0 || l->r == -ENOENT)
+		work->vm->unsaved = false;
+	worker_record_done(&l->record);
+	free(l);
+}
+
+void rest_save(struct worker_vm *vm)
+{
+	struct look *l;
+
+	if (!vm->unsaved || vm->boot)
+		return;
+	l = xcalloc(1, sizeof(*l));
+	l->work.run = save_run;
+	l->work.after = save_after;
+	worker_record_copy(&vm->record, &l->record);
+	worker_queue(vm->w, vm, &l->work);
+}
+
 static void look_run(struct worker_work *work)
 {
 	struct look *l = CONTAINER_OF(work, struct look, work);
@@ -96,6 +137,10 @@ static void look_at(struct worker_vm *vm)
 
 	if (vm->boot || vm->contenders || vm->works)
 		return;
+	if (vm->unsaved) {
+		rest_save(vm);
+		return;
+	}
 	l = xcalloc(1, sizeof(*l));
 	*l = (struct look){.work = {.run = look_run, .after = look_after},
 		.mark = vm->mark,

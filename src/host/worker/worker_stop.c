@@ -99,12 +99,8 @@ static void on_give_up(uv_timer_t *t)
 		free(sw);
 	}
 	/* The daemon does not stay for it; the next start looks for what is left. */
-	if (b->w->closing) {
-		struct worker_boot last = boot_nulls(b);
-
-		vm_free(STEAL(b->vmm));
-		boot_finish(b, &last, &e);
-	}
+	if (b->w->closing)
+		boot_abandon(b, &e);
 }
 
 static void kill_now(struct boot *b)

@@ -393,7 +393,8 @@ static int decode_worker(json_object *o, struct plan *p, struct err *e)
 	json_object *job = NULL;
 	int r;
 
-	if (json_object_object_get_ex(o, "log_fd", NULL) && (r = get_fd(o, "log_fd", &p->log_fd, e)) < 0)
+	if (json_object_object_get_ex(o, "log_fd", NULL) &&
+		(r = get_fd(o, "log_fd", &p->log_fd, e)) < 0)
 		return r;
 	if ((r = json_get_object(o, "worker", JSON_OPTIONAL, &job, e)) < 0 ||
 		(r = json_get_bool(o, "nested_virt", JSON_OPTIONAL, &p->nested_virt, e)) < 0 ||

@@ -349,6 +349,14 @@ static void boot(struct rig *r, struct answer *a)
 	fake.vm->cb->on_phase(fake.vm, VM_PHASE_RUN, fake.vm->user);
 }
 
+static const char *a_vm_id(void)
+{
+	static char id[WORKER_ID_LEN + 1];
+
+	worker_vm_id("k", id);
+	return id;
+}
+
 static enum worker_state state_of(struct rig *r, const struct answer *a)
 {
 	struct worker_boot b;
@@ -431,6 +439,24 @@ static void many_starts_have_one_winner(void **state)
 		}
 	}
 	assert_int_equal(refused, ARRAY_LEN(a) - 1);
+}
+
+/* It has no number yet, and nobody else has it. */
+static void a_destroy_while_a_start_is_checked(void **state)
+{
+	struct rig *r = *state;
+	struct answer a, d = {0};
+
+	start(r, "k", &a);
+	while (!worker_find(r->w, a_vm_id()) || !worker_find(r->w, a_vm_id())->boot)
+		uv_run(&r->loop, UV_RUN_ONCE);
+	assert_int_equal(worker_find(r->w, a_vm_id())->boot->step, BOOT_CHECKING);
+	workers_destroy(r->w, "k", on_destroyed, &d);
+	assert_string_equal(d.why.code, "S502");
+	assert_int_equal(d.instance, 0);
+	assert_non_null(strstr(d.why.text, "is being started"));
+	wait_for(r, &fake.started, 1);
+	fake.vm->cb->on_ready(fake.vm, fake.vm->user);
 }
 
 static void a_stop_while_the_image_is_fetched(void **state)
@@ -777,6 +803,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		WITH_RIG(a_life),
 		WITH_RIG(many_starts_have_one_winner),
+		WITH_RIG(a_destroy_while_a_start_is_checked),
 		WITH_RIG(a_stop_while_the_image_is_fetched),
 		WITH_RIG(large_sources_keep_nobody_waiting),
 		WITH_RIG(stops_share_the_end),

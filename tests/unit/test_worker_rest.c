@@ -256,6 +256,49 @@ static void a_predecessor_that_dies_is_settled(void **state)
 	assert_true(b.ended_at_ms > NOW && !b.has_exit_code && !b.has_signal);
 }
 
+struct told {
+	uint64_t instance;
+	struct err why;
+};
+
+static void on_refused(
+	bool existed, const struct worker_started *busy, const struct err *why, void *user)
+{
+	struct told *t = user;
+
+	assert_false(existed);
+	assert_non_null(busy);
+	*t = (struct told){busy->instance, *why};
+}
+
+static void on_not_stopped(const struct worker_boot *b, const struct err *why, void *user)
+{
+	struct told *t = user;
+
+	assert_non_null(why);
+	*t = (struct told){b->instance, *why};
+}
+
+static void what_another_runs_is_busy(void **state)
+{
+	struct rig *r = *state;
+	struct told t = {0};
+
+	open_daemon(r);
+	other_starts(r);
+	wait_for_state(r, 1, WORKER_RUNNING);
+	workers_destroy(r->w, "k", on_refused, &t);
+	while (!t.why.text[0])
+		uv_run(&r->loop, UV_RUN_ONCE);
+	assert_string_equal(t.why.code, "S502");
+	assert_int_equal(t.instance, 1);
+	assert_non_null(strstr(t.why.text, "another adapter"));
+	t = (struct told){0};
+	workers_stop(r->w, r->vm_id, 1, 0, on_not_stopped, &t);
+	assert_string_equal(t.why.code, "S504");
+	assert_int_equal(t.instance, 1);
+}
+
 static void on_destroyed(
 	bool existed, const struct worker_started *busy, const struct err *why, void *user)
 {
@@ -314,6 +357,7 @@ int main(void)
 		WITH_RIG(a_log_is_read_while_another_writes_it),
 		WITH_RIG(what_another_does_is_noticed),
 		WITH_RIG(a_predecessor_that_dies_is_settled),
+		WITH_RIG(what_another_runs_is_busy),
 		WITH_RIG(a_log_that_is_being_destroyed),
 		WITH_RIG(a_reader_of_what_is_destroyed),
 	};

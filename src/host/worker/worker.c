@@ -24,6 +24,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "host/worker/record_priv.h"
 #include "host/worker/worker_priv.h"
 
 #define TICK_MS		 1000
@@ -203,15 +204,34 @@ void worker_record_copy(const struct worker_record *from, struct worker_record *
 	ret->base_digest = xstrdup(from->base_digest);
 }
 
+bool worker_is_elsewhere(const struct worker_vm *vm)
+{
+	const struct worker_boot *b = &vm->record.boot;
+
+	return !vm->boot && b->instance && !worker_boot_ended(b);
+}
+
 void worker_busy(const struct worker_vm *vm, struct worker_started *ret, struct err *e)
 {
 	*ret = (struct worker_started){.why = e};
 	memcpy(ret->vm_id, vm->vm_id, sizeof(ret->vm_id));
-	ret->instance = vm->boot ? vm->boot->instance : 0;
-	if (ret->instance)
+	if (vm->boot)
+		ret->instance = vm->boot->instance;
+	else if (worker_is_elsewhere(vm))
+		ret->instance = vm->record.boot.instance;
+	if (vm->boot && ret->instance)
 		err_set(e, "S502", EBUSY,
 			"worker VM %s is preparing or running as instance %" PRIu64
 			"; stop it with worker::stop first",
+			vm->vm_id, ret->instance);
+	else if (vm->boot)
+		err_set(e, "S502", EBUSY,
+			"worker VM %s is being started; try again when worker::start has answered",
+			vm->vm_id);
+	else if (ret->instance)
+		err_set(e, "S502", EBUSY,
+			"worker VM %s is preparing or running as instance %" PRIu64
+			" by another adapter of this host; stop it there first",
 			vm->vm_id, ret->instance);
 	else
 		err_set(e, "S502", EBUSY,

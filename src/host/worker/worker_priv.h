@@ -162,6 +162,8 @@ void worker_logs_retire(struct worker_vm *vm);
 void worker_log_unref(struct workers *w, struct worker_log *log);
 /* Nothing is known of the VM any more; readers of its log come to their end. */
 void worker_forget(struct worker_vm *vm);
+/* Another daemon runs it, as far as its record tells. */
+bool worker_is_elsewhere(const struct worker_vm *vm);
 /* S502 and which boot is in the way. */
 void worker_busy(const struct worker_vm *vm, struct worker_started *ret, struct err *e);
 void worker_record_copy(const struct worker_record *from, struct worker_record *ret);

@@ -144,7 +144,7 @@ static void look_at(struct worker_vm *vm)
 	l = xcalloc(1, sizeof(*l));
 	*l = (struct look){.work = {.run = look_run, .after = look_after},
 		.mark = vm->mark,
-		.open_end = vm->record.boot.instance && !worker_boot_ended(&vm->record.boot)};
+		.open_end = worker_is_elsewhere(vm)};
 	worker_queue(vm->w, vm, &l->work);
 }
 

@@ -182,10 +182,16 @@ void workers_stop(struct workers *w, const char *vm_id, uint64_t instance, uint6
 	struct boot *b = vm ? vm->boot : NULL;
 	struct stop_waiter *sw, **at;
 	struct worker_boot now;
+	struct err e = ERR_INIT;
 
 	if (!b || !instance || b->instance != instance) {
 		workers_status(w, vm_id, instance, &now);
-		cb(&now, NULL, user);
+		if (vm && worker_is_elsewhere(vm) && vm->record.boot.instance == instance)
+			err_set(&e, "S504", EBUSY,
+				"worker VM %s (instance %" PRIu64
+				") is run by another adapter of this host; stop it there",
+				vm->vm_id, instance);
+		cb(&now, e.text[0] ? &e : NULL, user);
 		return;
 	}
 	sw = xcalloc(1, sizeof(*sw));

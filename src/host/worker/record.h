@@ -1,12 +1,15 @@
 /* record - what is kept on disk of each worker VM, and who may touch it (worker VM specification
  * §1.4, §1.5, §1.10).
  *
- *   <state>/workers/<vm_id>/record.json             current boot and the last WORKER_HISTORY_MAX
- * ones record.json.corrupt-<ms>  what could not be read lock                    flock by the daemon
- * that uses it upper.ext4              the writable disk log/                    logs.h
- *                           *.partial               half-made files
- *   <state>/workers/<vm_id>.seq                     last instance number; survives everything
- *   <state>/workers/.trash-*                        being deleted
+ *   <state>/workers/<vm_id>/     the folder of a VM:
+ *     record.json                its current boot and the last WORKER_HISTORY_MAX
+ *     record.json.corrupt-<ms>   what could not be read
+ *     lock                       flock by the daemon that uses the VM
+ *     upper.ext4                 the writable disk
+ *     log/                       logs.h
+ *     *.partial                  half-made files
+ *   <state>/workers/<vm_id>.seq  last instance number; survives everything
+ *   <state>/workers/.trash-*     being deleted
  *
  * Several daemons may share the folder: who has the lock of a VM's folder may touch what is in it,
  * and its .seq. Files are written whole or not at all (*.partial, fsync, rename, fsync of the

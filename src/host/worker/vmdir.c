@@ -14,9 +14,9 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -186,17 +186,9 @@ static int publish(struct vmdir *d, int dirfd, const char *name, const void *dat
 
 /* --- record.json --- */
 
-static uint64_t wall_clock_ms(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_REALTIME, &ts);
-	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
-}
-
 static int set_aside(struct vmdir *d, const char *why, struct err *e)
 {
-	uint64_t at_ms = wall_clock_ms();
+	uint64_t at_ms = clock_wall_ms();
 	char aside[NAME_BYTES];
 	struct stat st;
 
@@ -300,7 +292,7 @@ static int read_seq(struct vmdir *d, const char *name, uint64_t *ret)
 	}
 	if (r < 0 && r != -EINVAL)
 		return r;
-	*ret = wall_clock_ms();
+	*ret = clock_wall_ms();
 	log_warn("worker VM counter is damaged", "vm=%s file=%s goes_on_at=%" PRIu64, d->vm_id,
 		name, *ret);
 	return r == -EINVAL ? path_remove_at(d->root_fd, name) : 0;

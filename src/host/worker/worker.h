@@ -64,7 +64,7 @@ void workers_prepare(struct workers *w, const struct worker_source *s, workers_d
 struct worker_start {
 	struct worker_source source;
 	const char *state_key, *worker_name, *engine_url;
-	char *const *env; /* checked by guest_env_check */
+	char *const *env; /* collected by guest_env_add, which checks it */
 };
 /* busy: S502; vm_id and instance of the boot that is in the way. tail: last words of a boot that
  * failed. */

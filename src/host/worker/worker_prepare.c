@@ -1,6 +1,5 @@
 /* prepare, and what it has in common with start: the manifest, and where its image comes from. */
 #include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -10,7 +9,7 @@
 
 /* What is in a manifest is not the operator's word: it names images of registries or of the cache,
  * never files of the host. */
-static int image_reference(const char *text, char **ret, struct err *e)
+static int check_image(const char *text, struct err *e)
 {
 	struct source_spec spec;
 	int r = source_spec_parse(text, &spec, e);
@@ -22,21 +21,16 @@ static int image_reference(const char *text, char **ret, struct err *e)
 	if (r < 0)
 		return err_set(e, "S500", EINVAL,
 			"runtime.base_image is no image reference: %.200s", text);
-	*ret = xstrdup(text);
 	return 0;
 }
 
-int worker_load_manifest(int dir_fd, const struct manifest_query *q, struct manifest *ret,
-	char **ret_ref, struct err *e)
+int worker_load_manifest(
+	int dir_fd, const struct manifest_query *q, struct manifest *ret, struct err *e)
 {
 	int r = manifest_load(dir_fd, q, ret, e);
 
-	if (r >= 0 && ret->cpus > VM_VCPUS_MAX)
-		r = err_set(e, "S400", EINVAL,
-			"resources.cpus is %" PRIu32 ": a VM has at most %d vCPUs", ret->cpus,
-			VM_VCPUS_MAX);
 	if (r >= 0)
-		r = image_reference(ret->base_image, ret_ref, e);
+		r = check_image(ret->base_image, e);
 	if (r < 0)
 		err_code(e, "S500");
 	return r;
@@ -46,7 +40,7 @@ struct prepare {
 	struct worker_work work;
 	struct workers *w;
 	enum worker_kind kind;
-	char *host_path, *package, *run_override, *image, *ref;
+	char *host_path, *package, *run_override, *image;
 	int r;
 	struct err why;
 	workers_done cb;
@@ -62,7 +56,6 @@ static void prepare_end(struct prepare *p, const struct err *why)
 	free(p->package);
 	free(p->run_override);
 	free(p->image);
-	free(p->ref);
 	free(p);
 	worker_unbusy(w);
 }
@@ -79,7 +72,7 @@ static void prepare_run(struct worker_work *work)
 	err_code(&p->why, "S501");
 	if (p->r < 0)
 		return;
-	p->r = worker_load_manifest(root.fd, &q, &m, &p->ref, &p->why);
+	p->r = worker_load_manifest(root.fd, &q, &m, &p->why);
 	p->image = STEAL(m.base_image);
 	manifest_done(&m);
 	root_dir_done(&root);
@@ -100,7 +93,7 @@ static void prepare_after(struct worker_work *work)
 	if (p->r < 0)
 		prepare_end(p, &p->why);
 	else
-		images_get(p->w->o.images, p->image, p->ref, true, on_prepared, p);
+		images_get(p->w->o.images, p->image, p->image, true, on_prepared, p);
 }
 
 void workers_prepare(struct workers *w, const struct worker_source *s, workers_done cb, void *user)

@@ -216,9 +216,9 @@ void boot_forget_image(struct boot *b);
 
 /* --- worker_prepare.c --- */
 
-/* manifest_load, and the image as images_get takes it (the caller frees it). S500, S400. */
-int worker_load_manifest(int dir_fd, const struct manifest_query *q, struct manifest *ret,
-	char **ret_ref, struct err *e);
+/* manifest_load, and that its image is one of a registry or of the cache. S500, S400. */
+int worker_load_manifest(
+	int dir_fd, const struct manifest_query *q, struct manifest *ret, struct err *e);
 
 /* --- worker_stop.c --- */
 

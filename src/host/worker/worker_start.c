@@ -72,7 +72,6 @@ static void refuse_busy(struct boot *b, const struct worker_vm *vm)
 static int number_run(struct boot *b)
 {
 	struct worker_record *rec = &b->checked;
-	char *ref = STEAL(rec->base_ref);
 	uint64_t instance = 0;
 	int r;
 
@@ -84,10 +83,8 @@ static int number_run(struct boot *b)
 		vmdir_settle(&b->dir, rec, worker_now_ms());
 		r = vmdir_next_instance(&b->dir, rec->boot.instance, &instance, &b->why);
 	}
-	if (r < 0) {
-		free(ref);
+	if (r < 0)
 		return r;
-	}
 	worker_record_next(rec, instance, worker_now_ms());
 	free(rec->worker_name);
 	free(rec->source_path);
@@ -95,7 +92,7 @@ static int number_run(struct boot *b)
 	free(rec->base_digest);
 	rec->worker_name = xstrdup(b->worker_name);
 	rec->source_path = xstrdup(b->root.path);
-	rec->base_ref = ref;
+	rec->base_ref = xstrdup(b->manifest.base_image);
 	rec->base_digest = NULL;
 	rec->kind = b->kind;
 	rec->stop_requested = false;
@@ -116,7 +113,7 @@ static void check_run(struct worker_work *work)
 		b->dir.fd = -1;
 	if (b->r < 0 && b->r != -ENOENT)
 		return;
-	b->r = worker_load_manifest(b->root.fd, &q, &b->manifest, &b->checked.base_ref, &b->why);
+	b->r = worker_load_manifest(b->root.fd, &q, &b->manifest, &b->why);
 	if (b->r < 0)
 		return;
 	if (b->dir.fd < 0) {

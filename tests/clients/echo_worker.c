@@ -3,8 +3,8 @@
  *
  *   echo_worker [--engine] [--config JSON]     else III_URL and the other variables say where
  *
- * Prints "port N" (with --engine), "up N" at each connection, "rejected CODE", "config OUTCOME
- * VALUE" (after the first "up", entry III_CONFIG_NAME or "echo"). Ends on SIGTERM.
+ * Prints "port N" (with --engine), "up N" at each connection, "rejected CODE fatal owner=ID",
+ * "config OUTCOME VALUE" (after the first "up", entry III_CONFIG_NAME or "echo"). Ends on SIGTERM.
  *
  * Functions: t::echo {…} gives it back · t::error fails · t::slow {"ms":N} · t::count gives the
  * number of calls of t::note, which is for void calls · t::blob {"bytes":N} gives a text of U+0001
@@ -406,7 +406,7 @@ static void on_rejected(struct bus *b, const struct bus_rejection *r, void *user
 {
 	(void)b;
 	(void)user;
-	printf("rejected %s %s\n", r->code, r->fatal ? "fatal" : "");
+	printf("rejected %s %s owner=%s\n", r->code, r->fatal ? "fatal" : "", r->owner);
 }
 
 static void on_bad_call(struct bus_call *c, const struct err *why, void *user)

@@ -1,19 +1,19 @@
 #include "host/vm/net.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/fd.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "host/vm/child.h"
 #include "host/vm/lib.h"
 
-#define ROUTES_MAX   (16u << 20) /* text of a routing table; of a larger one the start is read */
+/* Text of a routing table that is read: some 30000 routes. That of IPv4 has the default routes
+ * first; behind as many of IPv6 none is looked for. */
+#define ROUTES_MAX   (4u << 20)
 #define ROUTE_UP     0x1
 #define ROUTE_REJECT 0x200
 
@@ -56,10 +56,19 @@ bool net_default_route(const char *text, bool v6, char ret_interface[static IF_N
 
 static bool has_default_route(const char *path, bool v6, char interface[static IF_NAMESIZE])
 {
-	cleanup_free char *text = NULL;
+	FILE *list = fopen(path, "re");
+	cleanup_free char *line = NULL;
+	size_t size = 0, sum = 0;
+	bool found = false;
+	ssize_t n;
 
-	return fd_slurp_at(AT_FDCWD, path, ROUTES_MAX, &text, NULL) == 0 &&
-	       net_default_route(text, v6, interface);
+	while (list && !found && sum < ROUTES_MAX && (n = getline(&line, &size, list)) > 0) {
+		sum += (size_t)n;
+		found = net_default_route(line, v6, interface);
+	}
+	if (list)
+		fclose(list);
+	return found;
 }
 
 /* An option that came in August 2024. */

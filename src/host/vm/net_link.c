@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,6 +24,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "host/vm/confine.h"
@@ -53,7 +55,7 @@ struct net_link {
 	struct net_hosts hosts;
 	struct net_page *page;
 	pid_t passt; /* 0: not there */
-	char *path;
+	char *label, *path;
 	int words;
 	struct tail tail; /* of what it said */
 };
@@ -207,6 +209,7 @@ int net_link_start(const struct plan *p, struct net_link **ret, struct err *e)
 	struct net_link *n = xcalloc(1, sizeof(*n));
 	int r;
 
+	n->label = xstrdup(p->label);
 	n->relay.vmm = n->relay.helper = n->hosts.fd = n->words = -1;
 	r = start(n, &p->net, e);
 	if (r < 0)
@@ -220,6 +223,12 @@ void net_link_free(struct net_link *n)
 {
 	if (!n)
 		return;
+	if (n->page)
+		log_debug("the network's end",
+			"vm=%s out_bytes=%" PRIu64 " in_bytes=%" PRIu64 " dropped=%" PRIu64
+			" refused=%" PRIu64,
+			n->label, n->page->out_bytes, n->page->in_bytes, n->page->dropped,
+			n->page->refused);
 	net_relay_done(&n->relay);
 	if (n->passt > 0)
 		kill(n->passt, SIGKILL);
@@ -228,6 +237,7 @@ void net_link_free(struct net_link *n)
 	net_hosts_close(&n->hosts);
 	fd_close(&n->words);
 	net_page_unmap(n->page);
+	free(n->label);
 	free(n->path);
 	free(n);
 }

@@ -13,7 +13,8 @@
 #include "base/err.h"
 
 struct net_page {
-	_Atomic uint64_t active_ms;	      /* CLOCK_MONOTONIC of the last payload; 0: none yet */
+	_Atomic uint64_t active_ms; /* CLOCK_MONOTONIC of the last payload; 0: none yet */
+	/* For the log (SANDBOX_LOG=debug) when the VM ends. */
 	_Atomic uint64_t out_bytes, in_bytes; /* payload from the guest, and to it */
 	_Atomic uint64_t dropped, refused;    /* frames of the guest's */
 };

@@ -91,21 +91,34 @@ static int run_mke2fs(const char *prog, int fd, uint64_t size, const char *label
 		WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), says);
 }
 
-/* An unnamed file in the folder; file systems without O_TMPFILE get one that is unlinked at once.
- */
-static int unnamed_file(int dir)
+/* An unnamed file in the folder. Where the file system has no such files it gets the name `temp`,
+ * in the place of one that was left behind by a crash. *ret_named: it has that name. */
+static int new_file(int dir, const char *temp, bool *ret_named)
 {
 	int fd = openat(dir, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-	char name[48], id[37];
 
+	*ret_named = false;
 	if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR))
 		return fd >= 0 ? fd : -errno;
+	if (unlinkat(dir, temp, 0) < 0 && errno != ENOENT)
+		return -errno;
+	fd = openat(dir, temp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	*ret_named = fd >= 0;
+	return fd < 0 ? -errno : fd;
+}
+
+/* One that is never to have a name. */
+static int unnamed_file(int dir)
+{
+	char name[48], id[37];
+	bool named;
+	int fd;
+
 	str_uuid4(id);
 	snprintf(name, sizeof(name), ".upper-%s", id);
-	fd = openat(dir, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-	if (fd < 0)
-		return -errno;
-	unlinkat(dir, name, 0);
+	fd = new_file(dir, name, &named);
+	if (named)
+		unlinkat(dir, name, 0);
 	return fd;
 }
 
@@ -266,31 +279,14 @@ static int open_existing(
 	return 0;
 }
 
-/* A file for the copy. *temp is "" when it has no name; else the caller removes or renames it. */
-static int new_file(int dir, char temp[static 64])
-{
-	int fd = openat(dir, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-	char id[37];
-
-	temp[0] = '\0';
-	if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR))
-		return fd >= 0 ? fd : -errno;
-	str_uuid4(id);
-	snprintf(temp, 64, ".upper-%s.partial", id);
-	fd = openat(dir, temp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-	if (fd < 0)
-		temp[0] = '\0';
-	return fd < 0 ? -errno : fd;
-}
-
-/* -EEXIST when somebody else was quicker. */
-static int give_name(int dir, int fd, const char *temp, const char *name)
+/* -EEXIST when somebody else was quicker. It is this very file that gets the name, whatever has
+ * become of a temporary one meanwhile. */
+static int give_name(int dir, int fd, const char *name)
 {
 	char self[48];
 
 	snprintf(self, sizeof(self), "/proc/self/fd/%d", fd);
-	if (*temp ? linkat(dir, temp, dir, name, 0) < 0
-		  : linkat(AT_FDCWD, self, dir, name, AT_SYMLINK_FOLLOW) < 0)
+	if (linkat(AT_FDCWD, self, dir, name, AT_SYMLINK_FOLLOW) < 0)
 		return -errno;
 	return fsync(dir) < 0 ? -errno : 0;
 }
@@ -298,19 +294,20 @@ static int give_name(int dir, int fd, const char *temp, const char *name)
 static int make_named(
 	int dir, const char *name, uint64_t size, const char *label, int *ret_fd, struct err *e)
 {
+	cleanup_free char *temp = xasprintf(".%s.partial", name);
 	cleanup_fd int template = -1, fd = -1;
-	char temp[64];
+	bool named = false;
 	int r = open_template(size, label, &template, e);
 
 	if (r < 0)
 		return r;
-	fd = new_file(dir, temp);
+	fd = new_file(dir, temp, &named);
 	r = fd < 0 ? fd : fd_copy_sparse(template, fd);
 	if (r == 0 && fsync(fd) < 0)
 		r = -errno;
 	if (r == 0)
-		r = give_name(dir, fd, temp, name);
-	if (*temp)
+		r = give_name(dir, fd, name);
+	if (named)
 		unlinkat(dir, temp, 0);
 	if (r < 0)
 		return err_set(e, "S504", r, "cannot make it: %s", err_str(r));

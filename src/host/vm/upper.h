@@ -21,9 +21,10 @@
 int upper_new(uint64_t size_bytes, int *ret_fd, struct err *e);
 
 /* Opens the disk `name` of a folder read-write, made if it is not there: then it is whole and on
- * the platter before it has that name, and nothing is left of one that could not be made. One that
- * is there is never formatted again; a link, anything but a regular file of ours, or another size
- * is refused. `label`: [A-Za-z0-9._-]{1,UPPER_LABEL_MAX}. Blocks like upper_new, and by fsync.
+ * the platter before it has that name, and nothing is left of one that could not be made (where the
+ * file system has no unnamed files, a crash leaves .NAME.partial, which the next call removes). One
+ * that is there is never formatted again; a link, anything but a regular file of ours, or another
+ * size is refused. `label`: [A-Za-z0-9._-]{1,UPPER_LABEL_MAX}. Blocks like upper_new, and by fsync.
  * S504; S300 when mke2fs is missing. */
 int upper_open_named(int dirfd, const char *name, uint64_t size_bytes, const char *label,
 	int *ret_fd, struct err *e);

@@ -425,20 +425,21 @@ static int kept_disk(void)
 	return file_of("upper.ext4", "\0", 1, O_RDWR);
 }
 
-static void expect_saved(int fd)
+static void expect_saved(int fd, int grace_ms)
 {
 	char text[256] = "", want[64];
 
 	assert_true(fd_pread_full(fd, text, sizeof(text) - 1, 0) > 0);
 	snprintf(want, sizeof(want), "{\"cmd\":\"shutdown\",\"grace_ms\":%d}",
-		BOOT_ORPHAN_MS - BOOT_GRACE_KEPT_MS);
+		grace_ms - BOOT_GRACE_KEPT_MS);
 	assert_string_equal(text, want);
 }
 
-/* Kills a daemon that runs a VM with a kept disk; returns when all of it is gone. */
-static void orphan(const char *vmm)
+/* Kills a daemon that runs a VM with a kept disk; returns when all of it is gone. held: somebody
+ * else has its sockets open. */
+static void orphan(const char *vmm, bool held)
 {
-	int told[2], pids[2];
+	int told[2], pids[3];
 	pid_t daemon;
 
 	assert_int_equal(pipe(told), 0);
@@ -447,13 +448,16 @@ static void orphan(const char *vmm)
 		struct run r = {.then = then_leave_loop};
 		struct err e = ERR_INIT;
 		int upper = kept_disk();
+		pid_t holder = 0;
 
 		uv_loop_init(&loop);
 		init_logs(&r);
 		if (start_with(&r, &steady, vmm, upper, 0, &e) < 0)
 			_exit(1);
 		uv_run(&loop, UV_RUN_DEFAULT);
-		fd_write_all(told[1], (int[]){vmm_pid, boot_pid}, sizeof(pids));
+		if (held && (holder = fork()) == 0)
+			wait_for_ever();
+		fd_write_all(told[1], (int[]){vmm_pid, boot_pid, holder}, sizeof(pids));
 		wait_for_ever();
 	}
 	assert_int_equal(fd_read_full(told[0], pids, sizeof(pids)), sizeof(pids));
@@ -463,6 +467,8 @@ static void orphan(const char *vmm)
 	assert_int_equal(waitpid(daemon, NULL, 0), daemon);
 	expect_death(pids[0]);
 	expect_death(pids[1]);
+	if (held)
+		kill(pids[2], SIGKILL);
 	close(told[0]);
 	close(told[1]);
 }
@@ -473,19 +479,39 @@ static void test_daemon_dies(void **state)
 	cleanup_fd int upper = kept_disk();
 
 	(void)state;
-	orphan("saves");
-	expect_saved(upper);
-	orphan("pids");
+	orphan("saves", false);
+	expect_saved(upper, BOOT_ORPHAN_MS);
+	orphan("pids", false);
+}
+
+/* The signal alone is enough. */
+static void test_daemon_dies_by_signal(void **state)
+{
+	cleanup_fd int upper = kept_disk();
+
+	(void)state;
+	orphan("saves", true);
+	expect_saved(upper, BOOT_ORPHAN_MS);
 }
 
 static void then_hang_up(struct run *r)
 {
+	pid_t somebody;
+
 	read_pids(r, &vmm_pid, &boot_pid);
-	kill(boot_pid, SIGHUP);
+	somebody = fork();
+	if (somebody == 0) {
+		kill(boot_pid, SIGHUP);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(somebody, NULL, 0), somebody);
+	for (int i = 0; i < 30; i++)
+		poll(NULL, 0, 10);
+	vm_shutdown(r->vm, GUARD_MS);
 }
 
-/* The signal alone is enough, should the socket stay open. */
-static void test_daemon_dies_by_signal(void **state)
+/* It is not for the supervisor. */
+static void test_hang_up(void **state)
 {
 	struct run r = {.then = then_hang_up};
 	cleanup_fd int upper = kept_disk();
@@ -495,7 +521,7 @@ static void test_daemon_dies_by_signal(void **state)
 	assert_int_equal(start_with(&r, &steady, "saves", upper, 0, NULL), 0);
 	finish(&r);
 	expect(&r, VM_END_CLEAN, 0, 0, "powered off");
-	expect_saved(upper);
+	expect_saved(upper, GUARD_MS);
 	free_logs(&r);
 }
 
@@ -535,7 +561,7 @@ static void test_disk_in_use(void **state)
 		uv_run(&loop, UV_RUN_ONCE);
 	expect(&b, VM_END_VMM_FAILED, 0, 0,
 		"another VM still uses the disk upper (/var/tmp/test_vm_boot.");
-	expect(&c, VM_END_STOPPED, 0, 0, "killed");
+	expect(&c, VM_END_STOPPED, 0, 0, "told to end");
 	fd_close(&b.agent);
 	fd_close(&c.agent);
 	vm_kill(a.vm);
@@ -561,6 +587,7 @@ int main(int argc, char **argv)
 		WORKER_TEST(test_log_writer),
 		WORKER_TEST(test_daemon_dies),
 		WORKER_TEST(test_daemon_dies_by_signal),
+		WORKER_TEST(test_hang_up),
 		WORKER_TEST(test_disk_is_waited_for),
 		WORKER_TEST(test_disk_in_use),
 	};

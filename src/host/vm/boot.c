@@ -15,7 +15,8 @@
  *
  * When the daemon dies, the control socket is at its end. A VM that keeps nothing is killed then
  * (PR_SET_PDEATHSIG sees to it as well); the guest of one with a kept disk is asked to sync first,
- * within BOOT_ORPHAN_MS, and that signal is one that can be caught.
+ * within BOOT_ORPHAN_MS, and that signal is one that can be caught. From anybody else it changes
+ * nothing.
  *
  * Under qemu the kernel may die before its first process, which is no fault of the guest (vmm.md
  * §7): such a boot is repeated once. It must not have begun to read iii.env, which the agent does
@@ -539,6 +540,7 @@ static void drain(struct boot *b)
 
 /* --- the loop --- */
 
+static pid_t daemon_pid;
 static volatile sig_atomic_t orphaned;
 
 enum slot {
@@ -674,15 +676,18 @@ static void on_child(int sig)
 	(void)sig; /* only there to end ppoll() */
 }
 
-static void on_orphaned(int sig)
+/* The kernel sends it in the name of the parent that has died. */
+static void on_orphaned(int sig, siginfo_t *info, void *context)
 {
 	(void)sig;
-	orphaned = true;
+	(void)context;
+	orphaned = orphaned || info->si_pid == daemon_pid;
 }
 
 static void set_signals(void)
 {
-	struct sigaction chld = {.sa_handler = on_child}, orphan = {.sa_handler = on_orphaned};
+	struct sigaction chld = {.sa_handler = on_child};
+	struct sigaction orphan = {.sa_sigaction = on_orphaned, .sa_flags = SA_SIGINFO};
 	sigset_t set;
 
 	signal(SIGPIPE, SIG_IGN);
@@ -763,6 +768,7 @@ int vm_boot_run(int argc, char **argv, const struct vm_backend *const *backends)
 	buf_init(&b.from_daemon.partial, CONTROL_GUEST_LINE_MAX);
 	buf_init(&b.from_guest.partial, CONTROL_GUEST_LINE_MAX);
 	b.vmm = VMM_INIT;
+	daemon_pid = getppid();
 	logpipe_writer_init(&b.log, -1);
 	set_signals();
 	if ((r = confine_self(keep_env, ARRAY_LEN(keep_env), &failed.why)) == 0 &&

@@ -394,6 +394,23 @@ int json_get_str(
 	return 1;
 }
 
+int json_get_word(json_object *o, const char *name, const char *const *words, size_t n, size_t *ret,
+	struct err *e)
+{
+	const char *s = NULL;
+	int rc = json_get_str(o, name, JSON_REQUIRED, &s, e);
+
+	if (rc < 0)
+		return rc;
+	for (size_t i = 0; i < n; i++) {
+		if (str_eq(s, words[i])) {
+			*ret = i;
+			return 1;
+		}
+	}
+	return err_set(e, "", EINVAL, "field `%s`: unknown word %.40s", name, s);
+}
+
 int json_get_bool(json_object *o, const char *name, enum json_need need, bool *ret, struct err *e)
 {
 	json_object *v = NULL;

@@ -42,6 +42,9 @@ enum json_need {
  * -EINVAL with *e set. Strings point into `o`. `json_get_str` refuses a string with U+0000. */
 int json_get_str(
 	json_object *o, const char *name, enum json_need need, const char **ret, struct err *e);
+/* A required string that is one of `words`; its index. */
+int json_get_word(json_object *o, const char *name, const char *const *words, size_t n, size_t *ret,
+	struct err *e);
 int json_get_bool(json_object *o, const char *name, enum json_need need, bool *ret, struct err *e);
 int json_get_u64(
 	json_object *o, const char *name, enum json_need need, uint64_t *ret, struct err *e);

@@ -101,18 +101,11 @@ json_object *worker_job_to_json(const struct worker_job *j)
 
 static int get_kind(json_object *o, enum worker_kind *ret, struct err *e)
 {
-	const char *word;
-	int r = json_get_str(o, "kind", JSON_REQUIRED, &word, e);
+	size_t i = 0;
+	int r = json_get_word(o, "kind", kinds, ARRAY_LEN(kinds), &i, e);
 
-	if (r < 0)
-		return r;
-	for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
-		if (str_eq(word, kinds[i])) {
-			*ret = (enum worker_kind)i;
-			return 0;
-		}
-	}
-	return err_set(e, "", EINVAL, "kind: unknown word %.40s", word);
+	*ret = (enum worker_kind)i;
+	return MIN(r, 0);
 }
 
 static int get_text(json_object *o, const char *name, char **ret, struct err *e)

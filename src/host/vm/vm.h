@@ -30,8 +30,9 @@
 
 #define VM_BOOT_TIMEOUT_MS 30000 /* no agent after this: the VM is killed and reported (S300) */
 /* After the grace of a shutdown, for the guest to write its disks; then it is killed. */
-#define VM_LEAVE_MS	1500
-#define VM_KILL_LATE_MS 2000  /* a supervisor that has not done what it was told is killed itself  \
+#define VM_LEAVE_MS 1500
+#define VM_KILL_LATE_MS                                                                            \
+	2000		      /* a supervisor that has not done what it was told is killed itself  \
 			       */
 #define VM_CONSOLE_TAIL	 4096 /* bytes of console kept for reports … */
 #define VM_CONSOLE_LINES 32   /* … and lines shown of them */

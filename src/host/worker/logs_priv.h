@@ -17,10 +17,10 @@ struct logs_stream {
 
 struct logs {
 	int dir; /* -1: there is none, and no segment */
-	int fd; /* of the newest segment, to append; -1: not open */
+	int fd;	 /* of the newest segment, to append; -1: not open */
 	uint64_t instance;
 	bool retired;
-	uint64_t end;	   /* offset behind all records, lost ones too */
+	uint64_t end; /* offset behind all records, lost ones too */
 	bool ended;
 	bool news;				/* written since the readers were woken */
 	bool sealed;				/* the newest segment cannot be continued */

@@ -201,23 +201,6 @@ static int get_text(json_object *o, const char *name, char **ret, struct err *e)
 	return MIN(r, 0);
 }
 
-static int get_name(json_object *o, const char *member, const char *const *names, size_t n,
-	size_t *ret, struct err *e)
-{
-	const char *s = NULL;
-	int r = json_get_str(o, member, JSON_REQUIRED, &s, e);
-
-	if (r < 0)
-		return r;
-	for (size_t i = 0; i < n; i++) {
-		if (str_eq(s, names[i])) {
-			*ret = i;
-			return 0;
-		}
-	}
-	return err_set(e, "", EINVAL, "field `%s` has an unknown value", member);
-}
-
 static int get_code(json_object *o, const char *name, bool *ret_has, int32_t *ret, struct err *e)
 {
 	int64_t v = 0;
@@ -239,7 +222,7 @@ static int boot_from_json(json_object *o, struct worker_boot *ret, struct err *e
 	int r;
 
 	if ((r = json_get_u64(o, "instance", JSON_REQUIRED, &b.instance, e)) < 0 ||
-		(r = get_name(o, "state", state_names, WORKER_UNKNOWN, &state, e)) < 0 ||
+		(r = json_get_word(o, "state", state_names, WORKER_UNKNOWN, &state, e)) < 0 ||
 		(r = json_get_u64(o, "started_at_ms", JSON_REQUIRED, &b.started_at_ms, e)) < 0 ||
 		(r = json_get_u64(o, "ended_at_ms", JSON_NULLABLE, &b.ended_at_ms, e)) < 0 ||
 		(r = get_code(o, "exit_code", &b.has_exit_code, &b.exit_code, e)) < 0 ||
@@ -318,7 +301,7 @@ static int decode(json_object *o, const char *vm_id, struct worker_record *ret, 
 	if (!str_eq(id, vm_id))
 		return err_set(e, "", EINVAL, "it belongs to another VM");
 	if ((r = get_text(o, "worker_name", &ret->worker_name, e)) < 0 ||
-		(r = get_name(o, "kind", kind_names, ARRAY_LEN(kind_names), &kind, e)) < 0 ||
+		(r = json_get_word(o, "kind", kind_names, ARRAY_LEN(kind_names), &kind, e)) < 0 ||
 		(r = get_text(o, "source_path", &ret->source_path, e)) < 0 ||
 		(r = get_text(o, "base_ref", &ret->base_ref, e)) < 0 ||
 		(r = get_text(o, "base_digest", &ret->base_digest, e)) < 0 ||

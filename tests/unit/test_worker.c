@@ -459,6 +459,41 @@ static void a_destroy_while_a_start_is_checked(void **state)
 	fake.vm->cb->on_ready(fake.vm, fake.vm->user);
 }
 
+static void too_many_starts(void **state)
+{
+	static struct answer a[WORKERS_WAITING_MAX + 1];
+	struct rig *r = *state;
+	const struct answer *last = &a[WORKERS_WAITING_MAX];
+
+	for (size_t i = 0; i < ARRAY_LEN(a); i++)
+		start(r, "k", &a[i]);
+	assert_int_equal(last->calls, 1);
+	assert_string_equal(last->why.code, "S400");
+	wait_for(r, &fake.started, 1);
+	start(r, "k", &a[WORKERS_WAITING_MAX]);
+	wait_for(r, &last->calls, 1);
+	assert_string_equal(last->why.code, "S502");
+}
+
+/* Those that wait for another's checks do not begin theirs when the daemon ends. */
+static void a_close_while_starts_are_checked(void **state)
+{
+	static struct answer a[8];
+	struct rig *r = *state;
+
+	for (size_t i = 0; i < ARRAY_LEN(a); i++)
+		start(r, "k", &a[i]);
+	while (!r->w->vms || !r->w->vms->boot)
+		uv_run(&r->loop, UV_RUN_ONCE);
+	rig_close(r);
+	for (size_t i = 0; i < ARRAY_LEN(a); i++) {
+		assert_int_equal(a[i].calls, 1);
+		assert_true(str_eq(a[i].why.code, "S300") || str_eq(a[i].why.code, "S502"));
+	}
+	assert_int_equal(fake.started, 0);
+	rig_open(r);
+}
+
 static void a_stop_while_the_image_is_fetched(void **state)
 {
 	struct rig *r = *state;
@@ -804,6 +839,8 @@ int main(void)
 		WITH_RIG(a_life),
 		WITH_RIG(many_starts_have_one_winner),
 		WITH_RIG(a_destroy_while_a_start_is_checked),
+		WITH_RIG(too_many_starts),
+		WITH_RIG(a_close_while_starts_are_checked),
 		WITH_RIG(a_stop_while_the_image_is_fetched),
 		WITH_RIG(large_sources_keep_nobody_waiting),
 		WITH_RIG(stops_share_the_end),

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "host/api/api_priv.h"
@@ -49,7 +50,8 @@ static int read_line(json_object *o, const char *name, size_t max, const char **
 		return err_set(
 			e, "S001", EINVAL, "field `%s`: has to be 1 to %zu bytes long", name, max);
 	for (const char *c = *ret; *c; c++)
-		if ((unsigned char)*c < 0x20 || *c == 0x7f)
+		if ((unsigned char)*c < 0x20 || *c == 0x7f ||
+			((unsigned char)*c == 0xc2 && (unsigned char)c[1] < 0xa0)) /* C1 */
 			return err_set(e, "S001", EINVAL,
 				"field `%s`: must not contain control characters", name);
 	return 0;
@@ -106,7 +108,8 @@ static int read_env(json_object *request, struct guest_env *ret, struct err *e)
 	json_object_object_foreach (env, name, value) {
 		if (!json_object_is_type(value, json_type_string))
 			return err_set(e, "S001", EINVAL,
-				"field `env`: the value of %.200s has to be a string", name);
+				"field `env`: the value of %.200s has to be a string",
+				log_quote(name));
 		r = guest_env_add(ret, name, strlen(name), json_object_get_string(value),
 			(size_t)json_object_get_string_len(value), e);
 		if (r < 0)

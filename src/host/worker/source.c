@@ -278,9 +278,15 @@ static int copy_content(struct source *s, struct stamp *sum, int fd, uint64_t si
 	while (r == 0 && at < size) {
 		uint64_t hole = 0, len = size - at, got;
 
-		if (holes && next_run(fd, at, size, &hole, &len) < 0)
+		if (holes && (next_run(fd, at, size, &hole, &len) < 0 || hole + len == 0)) {
+			/* Nothing is said of holes, or nonsense. */
 			holes = false;
-		r = skip_run(s, sum, hole, e);
+			hole = 0;
+			len = size - at;
+		}
+		r = stopped(s, e);
+		if (r == 0)
+			r = skip_run(s, sum, hole, e);
 		if (r < 0)
 			return r;
 		at += hole;

@@ -75,6 +75,7 @@ struct worker_started {
 	const char *tail;
 };
 typedef void (*workers_started)(const struct worker_started *s, void *user);
+#define WORKERS_WAITING_MAX 256 /* more starts that are being checked at once are S400 */
 /* Answers when the guest's agent is up, or at the failure. */
 void workers_start(struct workers *w, const struct worker_start *s, workers_started cb, void *user);
 

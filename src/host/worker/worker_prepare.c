@@ -1,10 +1,14 @@
 /* prepare, and what it has in common with start: the manifest, and where its image comes from. */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "base/str.h"
 #include "host/image/source.h"
+#include "host/worker/guest_env.h"
 #include "host/worker/worker_priv.h"
 
 /* What is in a manifest is not the operator's word: it names images of registries or of the cache,
@@ -24,6 +28,33 @@ static int check_image(const char *text, struct err *e)
 	return 0;
 }
 
+/* What this host has, which a pure reader of manifests cannot know. */
+static int check_memory(const struct manifest *m, struct err *e)
+{
+	long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+	uint64_t host_mib = ((uint64_t)pages * (uint64_t)size) >> 20;
+
+	if (pages <= 0 || size <= 0 || m->mem_mib <= host_mib)
+		return 0;
+	return err_set(e, "S400", ERANGE,
+		MANIFEST_FILE ": `resources.memory` is %" PRIu32 " MiB, more than the %" PRIu64
+			      " MiB of this host: ask for less",
+		m->mem_mib, host_mib);
+}
+
+/* Leading to the gateway makes it longer. */
+static int check_start(const struct manifest *m, struct err *e)
+{
+	cleanup_free char *run = guest_env_rewrite(m->start);
+
+	if (strlen(run) <= WORKER_SCRIPT_MAX)
+		return 0;
+	return err_set(e, "S500", E2BIG,
+		"the start command has more than %d bytes once its URLs lead to the guest's "
+		"gateway: put it into a file",
+		WORKER_SCRIPT_MAX);
+}
+
 int worker_load_manifest(
 	int dir_fd, const struct manifest_query *q, struct manifest *ret, struct err *e)
 {
@@ -31,6 +62,10 @@ int worker_load_manifest(
 
 	if (r >= 0)
 		r = check_image(ret->base_image, e);
+	if (r >= 0)
+		r = check_memory(ret, e);
+	if (r >= 0)
+		r = check_start(ret, e);
 	if (r < 0)
 		err_code(e, "S500");
 	return r;

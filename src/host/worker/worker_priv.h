@@ -129,6 +129,7 @@ struct workers {
 	struct worker_log *logs;
 	struct worker_work *long_waiting;
 	unsigned long_running;
+	unsigned unnumbered; /* starts that have no number yet */
 	uv_timer_t tick;
 	unsigned busy; /* works, boots and prepares under way, and the tick once it closes */
 	bool closing;

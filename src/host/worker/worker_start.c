@@ -44,6 +44,7 @@ static struct boot *boot_new(
 	uv_timer_init(w->loop, &b->timer);
 	b->timer.data = b;
 	w->busy++;
+	w->unnumbered++;
 	return b;
 }
 
@@ -52,6 +53,7 @@ static void refuse(struct boot *b, const struct err *why)
 {
 	struct worker_started s = {.why = why};
 
+	b->w->unnumbered--;
 	boot_answer(b, &s);
 	boot_free(b);
 }
@@ -62,6 +64,7 @@ static void refuse_busy(struct boot *b, const struct worker_vm *vm)
 	struct err e = ERR_INIT;
 
 	worker_busy(vm, &s, &e);
+	b->w->unnumbered--;
 	boot_answer(b, &s);
 	boot_free(b);
 }
@@ -107,6 +110,9 @@ static void check_run(struct worker_work *work)
 
 	/* A VM in use comes before a bad manifest; a bad manifest makes no folder. */
 	b->why = ERR_INIT;
+	b->r = -ECANCELED;
+	if (atomic_load(&b->cancel))
+		return;
 	b->r = vmdir_open(b->w->root_fd, b->vm_id, false, &b->dir, &b->why);
 	b->locked_elsewhere = b->r == -EBUSY;
 	if (b->r < 0)
@@ -132,12 +138,30 @@ static void check_run(struct worker_work *work)
 
 static void check_start(struct boot *b);
 
+/* The adapter is shutting down. */
+static void refuse_all(struct worker_vm *vm)
+{
+	struct err e = ERR_INIT;
+
+	worker_refuse(vm->w, &e);
+	while (vm->contenders) {
+		struct boot *b = vm->contenders;
+
+		vm->contenders = b->next;
+		refuse(b, &e);
+	}
+}
+
 void boot_next_contender(struct worker_vm *vm)
 {
 	struct boot *b = vm->contenders;
 
 	if (vm->boot || !b)
 		return;
+	if (vm->w->closing) {
+		refuse_all(vm);
+		return;
+	}
 	vm->contenders = b->next;
 	vm->boot = b;
 	check_start(b);
@@ -158,6 +182,8 @@ static void checked_badly(struct boot *b)
 	struct worker_vm *vm = b->vm;
 
 	vm->boot = NULL;
+	if (b->w->closing)
+		worker_refuse(b->w, &b->why);
 	if (b->locked_elsewhere)
 		refuse_busy(b, vm);
 	else
@@ -181,6 +207,7 @@ static void check_after(struct worker_work *work)
 	vm->record = b->checked;
 	b->checked = (struct worker_record){0};
 	b->instance = vm->record.boot.instance;
+	b->w->unnumbered--;
 	assert(vm->record.boot.state == WORKER_PREPARING);
 	b->step = BOOT_FETCHING;
 	refuse_contenders(vm);
@@ -246,6 +273,13 @@ void workers_start(struct workers *w, const struct worker_start *s, workers_star
 	struct err e = ERR_INIT;
 
 	if (worker_refuse(w, &e) < 0) {
+		cb(&(struct worker_started){.why = &e}, user);
+		return;
+	}
+	if (w->unnumbered == WORKERS_WAITING_MAX) {
+		err_set(&e, "S400", EAGAIN,
+			"%d starts of worker VMs wait to be checked: try again later",
+			WORKERS_WAITING_MAX);
 		cb(&(struct worker_started){.why = &e}, user);
 		return;
 	}

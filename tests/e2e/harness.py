@@ -226,7 +226,8 @@ class Test:
             "XDG_DATA_HOME": os.environ.get("XDG_DATA_HOME", os.path.expanduser("~/.local/share")),
         }
         for name, value in os.environ.items():
-            if name in ("ASAN_OPTIONS", "UBSAN_OPTIONS", "SANDBOX_LOG", "LD_LIBRARY_PATH"):
+            if name in ("ASAN_OPTIONS", "UBSAN_OPTIONS", "SANDBOX_LOG", "LD_LIBRARY_PATH",
+                        "III_SANDBOX_PASST"):
                 env[name] = value
         for name, source in (("III_SANDBOX_LIBKRUN", "SANDBOX_TEST_LIBKRUN"),
                              ("III_SANDBOX_LIBKRUNFW", "SANDBOX_TEST_LIBKRUNFW")):

@@ -1,6 +1,7 @@
 /* host/worker/manifest: what a text gives, what is refused and how. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/buf.h"
@@ -431,6 +432,22 @@ static void sizes_have_limits(void **state)
 }
 
 /* The one of this program is published metadata: no worker in a VM, but every key is known. */
+static void variables_are_counted(void **state)
+{
+	char text[16384] =
+		"name: w\nruntime: {base_image: a}\nscripts: {start: x, install: ''}\nenv:\n";
+	size_t at = strlen(text);
+	struct manifest m;
+
+	for (int i = 0; i < MANIFEST_ENV_MAX; i++)
+		at += (size_t)snprintf(text + at, sizeof(text) - at, "  V%d: SECRET\n", i);
+	takes(text, &local, &m);
+	assert_int_equal(strv_len(m.env), MANIFEST_ENV_MAX);
+	manifest_done(&m);
+	snprintf(text + at, sizeof(text) - at, "  MORE: SECRET\n");
+	refuses(text, &local, "S500", M "`env` has more than 256 variables");
+}
+
 static void our_own_manifest_is_readable(void **state)
 {
 	const struct manifest_query q = {.kind = WORKER_LOCAL, .run_override = "x"};
@@ -467,6 +484,7 @@ int main(void)
 		cmocka_unit_test(resources_have_bounds),
 		cmocka_unit_test(run_override_replaces_the_command_alone),
 		cmocka_unit_test(sizes_have_limits),
+		cmocka_unit_test(variables_are_counted),
 		cmocka_unit_test(our_own_manifest_is_readable),
 	};
 

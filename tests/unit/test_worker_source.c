@@ -402,7 +402,7 @@ static void install_of(struct job *job, const char *install, char ret[WORKER_DIG
 	char setup_digest[WORKER_DIGEST_LEN + 1];
 	struct err e = ERR_INIT;
 
-	assert_int_equal(source_setup_digest("sha256:abc", "setup", setup_digest), 0);
+	source_setup_digest("sha256:abc", "setup", setup_digest);
 	if (source_install_digest(&job->j, setup_digest, "source", install, ret, &e) < 0)
 		fail_msg("%s", e.text);
 }

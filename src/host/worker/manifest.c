@@ -161,10 +161,13 @@ static int take_resources(const struct manifest_fields *f, const struct manifest
 	return 0;
 }
 
-static void take_env(const struct manifest_fields *f, struct manifest *m)
+static int take_env(const struct manifest_fields *f, struct manifest *m, struct err *e)
 {
 	if (!f->env)
-		return;
+		return 0;
+	if (json_object_object_length(f->env) > MANIFEST_ENV_MAX)
+		return err_set(
+			e, "S500", E2BIG, "`env` has more than %d variables", MANIFEST_ENV_MAX);
 	json_object_object_foreach (f->env, name, value) {
 		cleanup_free char *entry = NULL;
 		bool ours = !value;
@@ -176,6 +179,7 @@ static void take_env(const struct manifest_fields *f, struct manifest *m)
 		entry = xasprintf("%s=%s", name, json_object_get_string(value));
 		strv_add(&m->env, entry);
 	}
+	return 0;
 }
 
 /* The trimmed run_override of a local source, or NULL. */
@@ -262,7 +266,7 @@ static int take(const struct manifest_fields *f, const struct manifest_query *q,
 	if (r == 0)
 		r = take_scripts(f, kind, q, m, e);
 	if (r == 0)
-		take_env(f, m);
+		r = take_env(f, m, e);
 	return r;
 }
 

@@ -17,6 +17,10 @@
 #define MANIFEST_BYTES_MAX 65536 /* a larger file is S500 */
 #define MANIFEST_NODES_MAX 10000 /* YAML nodes after aliases; more is S500 */
 
+/* More is S500. With a request's variables (guest_env.h) and an image's they fit what a VM is given
+ * (plan.h). */
+#define MANIFEST_ENV_MAX 256
+
 #define MANIFEST_CPUS_DEFAULT	    2
 #define MANIFEST_MEM_DEFAULT_MIB    2048
 #define MANIFEST_BUNDLE_CPUS_MAX    4 /* a bundle that asks for more gets this and a warning */

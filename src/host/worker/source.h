@@ -40,7 +40,7 @@ int source_write(
 /* setup: format, base image, command. install: that digest, the command, names and contents of the
  * lock files at the root of a local source; path and digest for a bundle. A command that is NULL
  * counts like "". */
-int source_setup_digest(
+void source_setup_digest(
 	const char *image_digest, const char *setup, char ret[WORKER_DIGEST_LEN + 1]);
 /* A lock file that is a symlink out of the source, which the guest cannot follow either, counts
  * with its target; one that cannot be read is S500. For a local source call it before

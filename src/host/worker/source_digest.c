@@ -21,7 +21,7 @@ static const char *const lock_files[] = {"package.json", "package-lock.json", "p
 	"Gemfile", "Gemfile.lock", "mix.exs", "mix.lock", "pom.xml", "build.gradle",
 	"build.gradle.kts", "packages.config"};
 
-int source_setup_digest(
+void source_setup_digest(
 	const char *image_digest, const char *setup, char ret[WORKER_DIGEST_LEN + 1])
 {
 	struct stamp s;
@@ -31,7 +31,6 @@ int source_setup_digest(
 	stamp_text(&s, image_digest);
 	stamp_text(&s, setup);
 	stamp_end(&s, ret);
-	return 0;
 }
 
 /* The bytes that the file has now; what is written to it meanwhile does not make this longer. */

@@ -7,8 +7,17 @@
 #include "base/str.h"
 #include "host/worker/worker_priv.h"
 
+/* Once for each variable: they are read at every start. */
 static void warn(const char *name, const char *what)
 {
+	static const char *said[4];
+	size_t i = 0;
+
+	while (i < ARRAY_LEN(said) && said[i] && !str_eq(said[i], name))
+		i++;
+	if (i == ARRAY_LEN(said) || said[i])
+		return;
+	said[i] = name;
 	log_warn("a variable is not used", "variable=%s why=%s", name, log_quote(what));
 }
 

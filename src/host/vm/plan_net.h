@@ -14,7 +14,7 @@
 
 #include "base/err.h"
 
-#define PLAN_PORTS_MAX 65535 /* every port there is, once */
+#define PLAN_PORTS_MAX 1040 /* III_SANDBOX_HOST_PORTS (1024) and those of engines */
 
 struct plan_net {
 	char *passt;		     /* absolute path; NULL: the guest has no network */

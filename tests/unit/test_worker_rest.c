@@ -111,7 +111,7 @@ static void other_saves(struct rig *r, enum worker_state state)
 static void other_starts(struct rig *r)
 {
 	struct err e = ERR_INIT;
-	uint64_t instance;
+	uint64_t instance = 0;
 
 	if (vmdir_open(r->root, r->vm_id, true, &r->other, &e) < 0 ||
 		vmdir_next_instance(&r->other, 0, &instance, &e) < 0)

@@ -16,12 +16,12 @@
 #include "host/api/api_priv.h"
 #include "host/worker/guest_env.h"
 #include "host/worker/token.h"
+#include "wire/worker.h"
 
 /* In bytes; what is longer is S001. */
-#define STATE_KEY_MAX	256
-#define WORKER_NAME_MAX 256
-#define ENGINE_URL_MAX	8192
-#define RUN_MAX		WORKER_SCRIPT_MAX
+#define STATE_KEY_MAX  256
+#define ENGINE_URL_MAX 8192
+#define RUN_MAX	       WORKER_SCRIPT_MAX
 
 int worker_check_token(json_object *request, struct err *e)
 {

@@ -4,7 +4,7 @@
  *      |                       |                       |
  *      +-----------------------+--------"exit"---------+-->  LEAVING
  *
- * In every phase the VMM may end; what that means is decided in judge(). A decision of our own (a
+ * In every phase the VMM may end; what that means is in boot_end.c. A decision of our own (a
  * kill, a deadline, a breach of protocol) is recorded first and then carried out with SIGKILL, so
  * that the death that follows is never taken for a crash.
  *
@@ -45,6 +45,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "base/utf8.h"
+#include "host/vm/boot_end.h"
 #include "host/vm/confine.h"
 #include "host/vm/control.h"
 #include "host/vm/disk_lock.h"
@@ -451,44 +452,23 @@ static bool misfired(const struct boot *b, int status)
 	       WIFEXITED(status) && WEXITSTATUS(status) == 0 && env_untouched(b);
 }
 
-/* How the VM ended, from the wait status of the VMM and what it left behind. */
-static void judge(struct boot *b, int status, struct control_event *ev)
+/* From the wait status of the VMM and what it left behind. */
+static void judge(const struct boot *b, int status, struct control_event *ev)
 {
 	char failure[ERR_TEXT_MAX];
 	ssize_t n = fd_read_full(b->vmm.failure, failure, sizeof(failure) - 1);
-	const char *when = b->phase == PHASE_BOOTING ? "while booting" : "while running";
-	char cause[128];
 
 	failure[n > 0 ? n : 0] = '\0';
-	ev->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-	ev->guest_status = b->announced ? b->guest_status : -1;
-	ev->status = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
-	if (b->decided) {
-		ev->end = b->end;
-		ev->why = b->why;
-	} else if (WIFSIGNALED(status)) {
-		ev->end = VM_END_VMM_KILLED;
-		vmm_cause_of(ev->signal, failure, cause, sizeof(cause));
-		err_set(&ev->why, "S300", EIO, "the VMM (%s) was killed by signal %d (%s) %s%s",
-			b->be->name, ev->signal, strsignal(ev->signal), when, cause);
-	} else if (b->announced) {
-		ev->end = VM_END_CLEAN;
-		ev->status = b->guest_status;
-		err_set(&ev->why, "S300", EIO, "the guest powered off (status %d)", ev->status);
-	} else if (failure[0]) {
-		ev->end = VM_END_VMM_FAILED;
-		err_set(&ev->why, "S300", EIO, "%s", failure);
-	} else if (ev->status == 0) {
-		ev->end = VM_END_GUEST_CRASH;
-		err_set(&ev->why, "S300", EIO,
-			"the guest ended without notice %s: its kernel panicked or was reset "
-			"(backend %s)",
-			when, b->be->name);
-	} else {
-		ev->end = VM_END_VMM_FAILED;
-		err_set(&ev->why, "S300", EIO, "the VMM (%s) ended with status %d %s", b->be->name,
-			ev->status, when);
-	}
+	boot_end_judge(&(struct boot_end_facts){.backend = b->be->name,
+			       .booting = b->phase == PHASE_BOOTING,
+			       .wait_status = status,
+			       .failure = failure,
+			       .announced = b->announced,
+			       .guest_status = b->guest_status,
+			       .decided = b->decided,
+			       .end = b->end,
+			       .why = &b->why},
+		ev);
 }
 
 static char *tails(const struct boot *b)

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import threading
 
+import harness
 from harness import (BUILD, case, command_line, descendants, main, processes, use_python_image,
                      wait_until)
 
@@ -150,7 +151,7 @@ out["metadata"] = attempt("169.254.169.254", 80)
 out["interfaces"] = sorted(i for i in os.listdir("/sys/class/net") if i in ("lo", "eth0"))
 done(out)""", ports=[open_.port, udp.port])
         for h in hosts:
-            if h == GATEWAY6 and passt_is_old():
+            if h == GATEWAY6 and harness.passt_is_old():
                 seen[h][3] = "echo:ping"  # it answers from an address of its own making
             t.equal(seen[h], ["hello", "refused", "refused", "echo:ping", "refused"], h)
         t.equal(seen["metadata"], "refused", "link-local addresses")
@@ -437,16 +438,10 @@ done(0)""", ports=[s.port])
         t.equal(seen, [(size, True)] * 3, "what came from the guest")
 
 
-def passt_is_old():
-    program = os.environ.get("III_SANDBOX_PASST") or "passt"
-    r = subprocess.run([program, "--help"], capture_output=True, check=False, timeout=60)
-    return b"map-host-loopback" not in r.stdout + r.stderr
-
-
 @case(per_backend=True)
 def the_guest_closes_its_half_first(t):
     """As `nc -N` does: the request ends with the end of the stream, then comes the answer."""
-    if passt_is_old():
+    if harness.passt_is_old():
         t.skip("passt is of before 2024: it stalls what a guest is sent after its half is closed")
     def serve(c):
         n = 0

@@ -125,7 +125,12 @@ print("done", flush=True)
             t.check(before, "the engine does not listen")
             vm = c.run("w")
             c.wait_for_line(vm, "done")
-            t.equal(listening(c.p.pid) - before, set(), "new listening sockets on the host")
+            opened = listening(c.p.pid) - before
+            if harness.passt_is_old():
+                # It binds a port for what the guest sends by UDP; what comes in unasked goes no
+                # further than our relay (56-network).
+                opened = {s for s in opened if not s[0].startswith("udp")}
+            t.equal(opened, set(), "new listening sockets on the host")
             lines = c.lines(vm)
             for line in ("localhost hello from the host", "gateway hello from the host",
                          "hidden failed ConnectionRefusedError", "udp echo x"):

@@ -385,6 +385,13 @@ def inspected(t, reply):
     return json.loads(reply["stdout"])
 
 
+def passt_is_old():
+    """Of before 2024, with faults of its own (docs/decisions/0006-network.md)."""
+    program = os.environ.get("III_SANDBOX_PASST") or "passt"
+    r = subprocess.run([program, "--help"], capture_output=True, check=False, timeout=60)
+    return b"map-host-loopback" not in r.stdout + r.stderr
+
+
 # --- shared by the cases of a program ----------------------------------------------------------
 
 class Shared:

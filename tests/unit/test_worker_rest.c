@@ -256,6 +256,38 @@ static void a_predecessor_that_dies_is_settled(void **state)
 	assert_true(b.ended_at_ms > NOW && !b.has_exit_code && !b.has_signal);
 }
 
+/* The disk had no room for the end of a boot, and still says that it runs. */
+static void an_end_that_was_told_stays(void **state)
+{
+	struct rig *r = *state;
+	struct worker_record on_disk = {0};
+	struct worker_boot b;
+	struct err e = ERR_INIT;
+	bool written = false;
+
+	other_starts(r);
+	other_ends(r);
+	open_daemon(r);
+	wait_for_state(r, 1, WORKER_STOPPED);
+	assert_int_equal(vmdir_open(r->root, r->vm_id, false, &r->other, &e), 0);
+	other_saves(r, WORKER_RUNNING);
+	vmdir_close(&r->other);
+	expect_log(r, "boot 1");
+	workers_status(r->w, r->vm_id, 1, &b);
+	assert_int_equal(b.state, WORKER_STOPPED);
+	assert_int_equal(b.ended_at_ms, NOW + 1);
+	/* And there it is written when there is room. */
+	while (!written) {
+		uv_run(&r->loop, UV_RUN_ONCE);
+		assert_int_equal(
+			vmdir_peek(r->root, r->vm_id, &(struct vmdir_mark){0}, &on_disk, &e), 1);
+		written = on_disk.boot.state == WORKER_STOPPED;
+		worker_record_done(&on_disk);
+	}
+	workers_status(r->w, r->vm_id, 1, &b);
+	assert_int_equal(b.ended_at_ms, NOW + 1);
+}
+
 struct told {
 	uint64_t instance;
 	struct err why;
@@ -357,6 +389,7 @@ int main(void)
 		WITH_RIG(a_log_is_read_while_another_writes_it),
 		WITH_RIG(what_another_does_is_noticed),
 		WITH_RIG(a_predecessor_that_dies_is_settled),
+		WITH_RIG(an_end_that_was_told_stays),
 		WITH_RIG(what_another_runs_is_busy),
 		WITH_RIG(a_log_that_is_being_destroyed),
 		WITH_RIG(a_reader_of_what_is_destroyed),

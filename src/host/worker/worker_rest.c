@@ -105,10 +105,21 @@ static void look_run(struct worker_work *work)
 	vmdir_close(&d);
 }
 
+/* What was told does not change: a boot that has ended here is one that the disk had no room to
+ * know of, if it says otherwise. */
 static void take_record(struct worker_vm *vm, struct worker_record *r)
 {
+	const struct worker_boot *known = &vm->record.boot, *read = &r->boot;
+
 	if (vm->boot)
 		return; /* a start has come in between, and knows it all */
+	if (read->instance < known->instance)
+		return;
+	if (read->instance == known->instance && worker_boot_ended(known) &&
+		read->ended_at_ms != known->ended_at_ms) {
+		vm->unsaved = true;
+		return;
+	}
 	worker_record_done(&vm->record);
 	vm->record = *r;
 	*r = (struct worker_record){0};

@@ -271,7 +271,11 @@ class Chaos:
                 self.t.check(not s.alone, f"S502, but {key.name} was free: {error['message']}")
                 self.busy_one(key, error)
             else:
-                self.t.check(key.disturbed != s.disturbed or self.disk.full(),
+                # How long a boot may take is no matter of chaos: a host that is busy with other
+                # tests is slow.
+                late = "did not answer within" in error["message"]
+                self.count("late boot" if late else "failed start")
+                self.t.check(late or key.disturbed != s.disturbed or self.disk.full(),
                              f"start of {key.name} failed, and nobody did anything: {error}")
                 key.start_failed()
 
@@ -309,8 +313,10 @@ class Chaos:
             self.t.equal(r["instance"], boot.vm.instance, "instance of a log record")
             boot.harvested = r["cursor"]
             word, _, number = r["line"].partition(" ")
-            if r["line"].startswith("damaged"):
-                raise AssertionError(f"{key.name} {boot.vm.instance}: {r['line']}")
+            if r["line"].startswith("damaged at line "):
+                line = int(r["line"].split()[3].rstrip(":"))
+                self.t.check(line > key.acked, f"{key.name} {boot.vm.instance}, of whose lines "
+                             f"{key.acked} were safe: {r['line']}")
             if word == "journal" and number.isdigit():
                 self.count("journal")
                 self.t.check(int(number) >= key.acked,

@@ -100,6 +100,17 @@ int str_size(const char *s, uint64_t *ret_bytes)
 	return 0;
 }
 
+int str_hex_digit(char c)
+{
+	if (c >= '0' && c <= '9')
+		return c - '0';
+	if (c >= 'a' && c <= 'f')
+		return c - 'a' + 10;
+	if (c >= 'A' && c <= 'F')
+		return c - 'A' + 10;
+	return -1;
+}
+
 void str_hex(char *dst, const void *data, size_t len)
 {
 	static const char digits[] = "0123456789abcdef";
@@ -176,6 +187,13 @@ void strv_add(char ***v, const char *s)
 	*v = xrealloc(*v, n + 2, sizeof(**v));
 	(*v)[n] = xstrdup(s);
 	(*v)[n + 1] = NULL;
+}
+
+void strv_add_pair(char ***v, const char *a, const char *b)
+{
+	strv_add(v, a);
+	if (b)
+		strv_add(v, b);
 }
 
 const char *strv_env_get(char *const *v, const char *name)

@@ -21,6 +21,9 @@ int str_octal(const char *s, uint32_t max, uint32_t *ret);
  */
 int str_size(const char *s, uint64_t *ret_bytes);
 
+/* 0 to 15 for a hex digit of either case, else -1. */
+int str_hex_digit(char c);
+
 /* 2*len lower-case hex digits and a NUL into dst. */
 void str_hex(char *dst, const void *data, size_t len);
 
@@ -37,5 +40,7 @@ void strv_free(char **v); /* NULL allowed */
 char **strv_dup(char *const *v);
 /* Appends a copy of s to *v (which may be NULL). */
 void strv_add(char ***v, const char *s);
+/* Appends copies of a and, unless it is NULL, of b. */
+void strv_add_pair(char ***v, const char *a, const char *b);
 /* The value of NAME in a list of NAME=value (the last one wins), or NULL. Points into v. */
 const char *strv_env_get(char *const *v, const char *name);

@@ -2,22 +2,14 @@
 
 #include <stdio.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "base/str.h"
 
 #define BAR_CELLS_MAX 30
 #define REDRAW_MS     100
-
-static uint64_t now_ms(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
 
 static unsigned terminal_columns(void)
 {
@@ -38,7 +30,7 @@ void progress_bar_update(const struct image_progress *p, void *user)
 {
 	struct progress_bar *bar = user;
 	char cells[BAR_CELLS_MAX + 1], done[16], total[16], line[256];
-	uint64_t now = now_ms();
+	uint64_t now = (uint64_t)clock_ms();
 	unsigned full, i;
 	int n;
 

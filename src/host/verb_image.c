@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -197,20 +198,12 @@ struct reporter {
 	bool was_whole; /* the last line said that all bytes were there */
 };
 
-static uint64_t now_ms(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
 static void on_progress(const struct image_progress *p, void *user)
 {
 	struct reporter *rep = user;
 	bool fresh = !str_eq(rep->last_stage, p->stage);
 	bool whole = p->total_bytes && p->done_bytes == p->total_bytes && !rep->was_whole;
-	uint64_t now = now_ms();
+	uint64_t now = (uint64_t)clock_ms();
 
 	if (!rep->options->json) {
 		progress_bar_update(p, &rep->bar);

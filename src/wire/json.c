@@ -57,24 +57,13 @@ static void skip_blanks(struct scan *s)
 		;
 }
 
-static int hex_digit(char c)
-{
-	if (c >= '0' && c <= '9')
-		return c - '0';
-	if (c >= 'a' && c <= 'f')
-		return c - 'a' + 10;
-	if (c >= 'A' && c <= 'F')
-		return c - 'A' + 10;
-	return -1;
-}
-
 /* After the backslash and `u`: four hex digits as a number, or -1. */
 static int scan_hex4(struct scan *s)
 {
 	int v = 0;
 
 	for (int i = 0; i < 4; i++) {
-		int d = s->p < s->end ? hex_digit(*s->p) : -1;
+		int d = s->p < s->end ? str_hex_digit(*s->p) : -1;
 
 		if (d < 0)
 			return -1;

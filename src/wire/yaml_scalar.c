@@ -8,6 +8,7 @@
 
 #include "base/buf.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "base/utf8.h"
 #include "wire/yaml.h"
 
@@ -22,17 +23,6 @@ static bool is_one_of(const char *text, const char *const *words, size_t n)
 #define IS_ONE_OF(text, ...)                                                                       \
 	is_one_of(text, (const char *const[]){__VA_ARGS__},                                        \
 		ARRAY_LEN(((const char *const[]){__VA_ARGS__})))
-
-static int digit_value(char c)
-{
-	if (c >= '0' && c <= '9')
-		return c - '0';
-	if (c >= 'a' && c <= 'f')
-		return c - 'a' + 10;
-	if (c >= 'A' && c <= 'F')
-		return c - 'A' + 10;
-	return 16;
-}
 
 enum whole {
 	WHOLE,
@@ -49,9 +39,9 @@ static enum whole read_digits(const char *p, int base, uint64_t *ret)
 	if (!*p)
 		return NOT_WHOLE;
 	for (; *p; p++) {
-		int d = digit_value(*p);
+		int d = str_hex_digit(*p);
 
-		if (d >= base)
+		if (d < 0 || d >= base)
 			return NOT_WHOLE;
 		over |= __builtin_mul_overflow(v, (uint64_t)base, &v) ||
 			__builtin_add_overflow(v, (uint64_t)d, &v);

@@ -15,6 +15,7 @@ from harness import BIN, case, main, use_python_image, wait_until
 
 sys.path.insert(0, os.path.join(harness.SOURCE, "tests/conformance"))
 import iii  # noqa: E402
+from compose import MEMBERS, refused  # noqa: E402
 
 P = "sandbox-libkrun::"
 READY_S = 60
@@ -84,27 +85,6 @@ class Adapter:
     def vmms(self):
         """Processes below the daemon."""
         return harness.descendants(self.p.pid)
-
-
-MEMBERS = ["code", "docs_url", "fix", "fix_note", "message", "retryable", "type"]
-
-
-def refused(t, code, part, attempt, /, *args, **members):
-    """The call fails with this error, which is returned."""
-    try:
-        reply = attempt(*args, **members)
-        if isinstance(reply, iii.Pending):
-            reply = reply.result()
-    except iii.CallError as e:
-        t.equal(e.code, "invocation_failed", "code on the wire")
-        t.check(e.message.startswith("handler error: {"), f"prefix of {e.message!r}")
-        error = json.loads(e.message[len("handler error: "):])
-        t.equal(list(error), MEMBERS, "members of the error")
-        t.equal(error["code"], code, f"code of {error['message']!r}")
-        t.contains(error["message"], part, "message")
-        t.check(error["docs_url"].endswith("#" + code), "docs_url")
-        return error
-    raise AssertionError(f"no error but {harness.brief(reply)}")
 
 
 # --- by the command line -----------------------------------------------------------------------

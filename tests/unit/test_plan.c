@@ -185,6 +185,12 @@ static void refuse(const char *good, const struct bad_case *c)
 	assert_string_equal(e.code, "S300");
 }
 
+static void refuse_all(const char *good, const struct bad_case *cases, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		refuse(good, &cases[i]);
+}
+
 static void test_bad(void **state)
 {
 	static const struct bad_case cases[] = {
@@ -227,8 +233,7 @@ static void test_bad(void **state)
 	};
 
 	(void)state;
-	for (size_t i = 0; i < ARRAY_LEN(cases); i++)
-		refuse(good_text, &cases[i]);
+	refuse_all(good_text, cases, ARRAY_LEN(cases));
 }
 
 static void test_bad_worker(void **state)
@@ -252,8 +257,7 @@ static void test_bad_worker(void **state)
 	};
 
 	(void)state;
-	for (size_t i = 0; i < ARRAY_LEN(cases); i++)
-		refuse(worker_text, &cases[i]);
+	refuse_all(worker_text, cases, ARRAY_LEN(cases));
 }
 
 static void test_bad_net(void **state)
@@ -284,8 +288,7 @@ static void test_bad_net(void **state)
 	cleanup_free char *text = net_text();
 
 	(void)state;
-	for (size_t i = 0; i < ARRAY_LEN(cases); i++)
-		refuse(text, &cases[i]);
+	refuse_all(text, cases, ARRAY_LEN(cases));
 }
 
 static int read_bytes(const void *data, size_t len, struct err *e)

@@ -20,9 +20,9 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -179,23 +179,15 @@ static int drain(int *fd, struct buf *to, bool tail_only)
 	return buf_add(to, chunk, (size_t)n) < 0 ? -EFBIG : 0;
 }
 
-static uint64_t now_ms(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
 /* Until the program has ended and what it wrote is read. */
 static int watch(const struct proc *p, struct child *c, struct proc_result *res, struct err *e)
 {
-	uint64_t next_tick = now_ms();
+	uint64_t next_tick = (uint64_t)clock_ms();
 
 	for (;;) {
 		struct pollfd fds[] = {{.fd = c->pidfd, .events = POLLIN},
 			{.fd = c->out, .events = POLLIN}, {.fd = c->err, .events = POLLIN}};
-		uint64_t now = now_ms();
+		uint64_t now = (uint64_t)clock_ms();
 		int r = 0;
 
 		if (p->tick && now >= next_tick) {

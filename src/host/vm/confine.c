@@ -14,11 +14,12 @@
 
 #include "base/mem.h"
 #include "base/str.h"
+#include "host/vm/confine_priv.h"
 
 #define KEEP_MAX   8
 #define RANGES_MAX 128
 
-static int limit(int what, rlim_t max)
+int confine_limit(int what, rlim_t max)
 {
 	struct rlimit l;
 
@@ -51,7 +52,7 @@ int confine_self(const char *const *keep, size_t n_keep, struct err *e)
 		return err_set(e, "S300", errno, "PR_SET_PDEATHSIG: %s", err_str(errno));
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
 		return err_set(e, "S300", errno, "PR_SET_NO_NEW_PRIVS: %s", err_str(errno));
-	if ((r = limit(RLIMIT_CORE, 0)) < 0)
+	if ((r = confine_limit(RLIMIT_CORE, 0)) < 0)
 		return err_set(e, "S300", r, "setrlimit: %s", err_str(r));
 	umask(077);
 	clean_env(keep, n_keep);
@@ -60,7 +61,7 @@ int confine_self(const char *const *keep, size_t n_keep, struct err *e)
 
 int confine_files(unsigned max)
 {
-	return limit(RLIMIT_NOFILE, max);
+	return confine_limit(RLIMIT_NOFILE, max);
 }
 
 static int compare_int(const void *a, const void *b)

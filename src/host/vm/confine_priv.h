@@ -3,6 +3,7 @@
 #pragma once
 
 #include "host/vm/confine.h"
+#include <sys/resource.h>
 
 /* confine_ns.c: namespaces and the file tree. */
 /* After CLONE_NEWUSER: the ids that the process had are mapped to themselves. */
@@ -32,6 +33,11 @@ int confine_uid_drop(const struct confine *c, const struct plan *p, bool kvm, in
 int confine_caps_drop(void);
 /* None but CAP_KILL, if there was that: a VMM may have another user id. */
 int confine_caps_waiter(void);
+
+/* confine.c */
+
+/* Lowers both limits of a resource to at most `max`. 0 or a negative errno. */
+int confine_limit(int what, rlim_t max);
 
 /* confine_landlock.c */
 int confine_landlock(const struct confine_policy *policy, const struct plan *p, uint8_t *ret_abi);

@@ -143,17 +143,6 @@ void confine_release(struct confine *c)
 
 /* --- in the child --- */
 
-static int limit(int what, rlim_t max)
-{
-	struct rlimit l;
-
-	if (getrlimit(what, &l) < 0)
-		return -errno;
-	l.rlim_max = MIN(l.rlim_max, max);
-	l.rlim_cur = l.rlim_max;
-	return setrlimit(what, &l) < 0 ? -errno : 0;
-}
-
 /* Whether the kernel counts the tasks of a user by user namespace. */
 static bool tasks_are_counted_apart(void)
 {
@@ -176,11 +165,11 @@ static void set_limits(const struct confine *c, const struct plan *p)
 		if (!p->disks[i].readonly && fstat(p->disks[i].fd, &st) == 0)
 			size = MAX(size, (rlim_t)st.st_size + FILE_SLACK);
 	}
-	limit(RLIMIT_FSIZE, size);
-	limit(RLIMIT_MEMLOCK, LOCKED_MEMORY);
-	limit(RLIMIT_MSGQUEUE, 0);
+	confine_limit(RLIMIT_FSIZE, size);
+	confine_limit(RLIMIT_MEMLOCK, LOCKED_MEMORY);
+	confine_limit(RLIMIT_MSGQUEUE, 0);
 	if ((c->uid && c->report.active[CONFINE_USER]) || (c->userns && tasks_are_counted_apart()))
-		limit(RLIMIT_NPROC, CONFINE_TASKS_MAX);
+		confine_limit(RLIMIT_NPROC, CONFINE_TASKS_MAX);
 }
 
 static int separate(unsigned flags)

@@ -60,45 +60,38 @@ struct net_link {
 	struct tail tail; /* of what it said */
 };
 
-static void add(char ***v, const char *a, const char *b)
-{
-	strv_add(v, a);
-	if (b)
-		strv_add(v, b);
-}
-
 char **net_link_passt_args(const struct plan_net *p, int fd, uid_t uid)
 {
 	char number[16], user[16], **v = NULL;
 
 	snprintf(number, sizeof(number), "%d", fd);
-	add(&v, p->passt, NULL);
-	add(&v, "--foreground", "--quiet");
-	add(&v, "--fd", number);
+	strv_add_pair(&v, p->passt, NULL);
+	strv_add_pair(&v, "--foreground", "--quiet");
+	strv_add_pair(&v, "--fd", number);
 	if (uid) {
 		snprintf(user, sizeof(user), "%u", (unsigned)uid);
-		add(&v, "--runas", user);
+		strv_add_pair(&v, "--runas", user);
 	}
 	if (p->interface[0])
-		add(&v, "--interface", p->interface);
-	add(&v, "--mtu", "1500");
-	add(&v, "--mac-addr", GUEST_NET_GATEWAY_MAC);
-	add(&v, "--address", GUEST_NET_ADDRESS);
-	add(&v, "--netmask", "30");
-	add(&v, "--gateway", GUEST_NET_GATEWAY);
-	add(&v, "--dns-forward", GUEST_NET_GATEWAY);
+		strv_add_pair(&v, "--interface", p->interface);
+	strv_add_pair(&v, "--mtu", "1500");
+	strv_add_pair(&v, "--mac-addr", GUEST_NET_GATEWAY_MAC);
+	strv_add_pair(&v, "--address", GUEST_NET_ADDRESS);
+	strv_add_pair(&v, "--netmask", "30");
+	strv_add_pair(&v, "--gateway", GUEST_NET_GATEWAY);
+	strv_add_pair(&v, "--dns-forward", GUEST_NET_GATEWAY);
 	if (p->ipv6) {
-		add(&v, "--address", GUEST_NET_ADDRESS6);
-		add(&v, "--gateway", GUEST_NET_GATEWAY6);
+		strv_add_pair(&v, "--address", GUEST_NET_ADDRESS6);
+		strv_add_pair(&v, "--gateway", GUEST_NET_GATEWAY6);
 	} else {
-		add(&v, "--ipv4-only", NULL);
+		strv_add_pair(&v, "--ipv4-only", NULL);
 	}
 	/* Nobody connects to a guest. The rest is the relay's business, or nobody's. */
-	add(&v, "--tcp-ports", "none");
-	add(&v, "--udp-ports", "none");
-	add(&v, "--no-dhcp", "--no-dhcpv6");
-	add(&v, "--no-ndp", "--no-ra");
-	add(&v, "--no-icmp", NULL);
+	strv_add_pair(&v, "--tcp-ports", "none");
+	strv_add_pair(&v, "--udp-ports", "none");
+	strv_add_pair(&v, "--no-dhcp", "--no-dhcpv6");
+	strv_add_pair(&v, "--no-ndp", "--no-ra");
+	strv_add_pair(&v, "--no-icmp", NULL);
 	return v;
 }
 

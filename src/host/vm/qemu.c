@@ -56,13 +56,6 @@
 #define TSC_SAMPLE_NS 5000000
 #define TSC_SAMPLES   2
 
-static void add(char ***v, const char *a, const char *b)
-{
-	strv_add(v, a);
-	if (b)
-		strv_add(v, b);
-}
-
 static void addf(char ***v, const char *option, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
@@ -74,25 +67,25 @@ static void addf(char ***v, const char *option, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	add(v, option, text);
+	strv_add_pair(v, option, text);
 }
 
 static void add_machine(char ***v, const struct plan *p)
 {
-	add(v, "-M", MACHINE);
-	add(v, "-accel", "tcg,thread=single,tb-size=256");
-	add(v, "-cpu", p->nested_virt ? CPU_NESTED : CPU);
+	strv_add_pair(v, "-M", MACHINE);
+	strv_add_pair(v, "-accel", "tcg,thread=single,tb-size=256");
+	strv_add_pair(v, "-cpu", p->nested_virt ? CPU_NESTED : CPU);
 	addf(v, "-m", "%uM", p->mem_mib);
 	/* An odd number has no whole cores of two threads. */
 	if (p->hyperthreads && p->vcpus % 2 == 0)
 		addf(v, "-smp", "%u,sockets=1,cores=%u,threads=2", p->vcpus, p->vcpus / 2);
 	else
 		addf(v, "-smp", "%u", p->vcpus);
-	add(v, "-global", "virtio-mmio.force-legacy=false");
-	add(v, "-nodefaults", "-no-user-config");
-	add(v, "-display", "none");
-	add(v, "-no-reboot", NULL);
-	add(v, "-sandbox",
+	strv_add_pair(v, "-global", "virtio-mmio.force-legacy=false");
+	strv_add_pair(v, "-nodefaults", "-no-user-config");
+	strv_add_pair(v, "-display", "none");
+	strv_add_pair(v, "-no-reboot", NULL);
+	strv_add_pair(v, "-sandbox",
 		"on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny");
 }
 
@@ -133,10 +126,10 @@ static void add_ports(char ***v, const struct plan *p, const struct vmm_ends *en
 	};
 	int set = (int)p->n_disks + 1;
 
-	add(v, "-device", "virtio-serial-device,max_ports=8");
+	strv_add_pair(v, "-device", "virtio-serial-device,max_ports=8");
 	addf(v, "-add-fd", "fd=%d,set=%d", ends->console, set);
 	addf(v, "-chardev", "file,id=con,path=/dev/fdset/%d,append=on", set);
-	add(v, "-device", "virtconsole,chardev=con");
+	strv_add_pair(v, "-device", "virtconsole,chardev=con");
 	for (size_t i = 0; i < ARRAY_LEN(ports); i++) {
 		addf(v, "-chardev", "socket,id=%s,fd=%d", ports[i].name, ports[i].fd);
 		addf(v, "-device", "virtserialport,chardev=%s,name=iii.%s", ports[i].name,
@@ -161,14 +154,14 @@ int qemu_args(const struct plan *p, const struct vmm_ends *ends,
 	strv_add(&v, p->vmm);
 	add_machine(&v, p);
 	addf(&v, "-kernel", "/proc/self/fd/%d", p->kernel_fd);
-	add(&v, "-append", (const char *)cmdline.data);
+	strv_add_pair(&v, "-append", (const char *)cmdline.data);
 	add_disks(&v, p, readable);
 	add_ports(&v, p, ends);
 	if (p->net.passt) {
 		addf(&v, "-netdev", "stream,id=net,server=off,addr.type=fd,addr.str=%d", ends->net);
-		add(&v, "-device", "virtio-net-device,netdev=net,mac=" GUEST_NET_MAC);
+		strv_add_pair(&v, "-device", "virtio-net-device,netdev=net,mac=" GUEST_NET_MAC);
 	}
-	add(&v, "-device", "virtio-balloon-device,free-page-reporting=on");
+	strv_add_pair(&v, "-device", "virtio-balloon-device,free-page-reporting=on");
 	*ret = v;
 	return 0;
 }

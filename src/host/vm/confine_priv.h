@@ -2,8 +2,9 @@
  * errno, and when they fail the process is as it was before. */
 #pragma once
 
-#include "host/vm/confine.h"
 #include <sys/resource.h>
+
+#include "host/vm/confine.h"
 
 /* confine_ns.c: namespaces and the file tree. */
 /* After CLONE_NEWUSER: the ids that the process had are mapped to themselves. */
